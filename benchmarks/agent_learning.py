@@ -13,20 +13,21 @@ The last line is JSON: `ratio` is the native seconds over the agent's.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness import missing, parse, print_result, say
 from learning import even_slices, process
 from learning_ours import evaluate, open_trainer
+from peers import versions_of
 
 if TYPE_CHECKING:
     from vf.trainer.settings.config import Config
@@ -83,17 +84,24 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="of each (default: %(default)s)")
     parser.add_argument("--slices", type=int, default=10, help="in turn (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="of torch, for each alike")
-    args = parser.parse_args()
+    parser.add_argument("--batch", type=int, default=64, help="rollouts of a step (64)")
+    parser.add_argument("--eval-examples", type=int, default=200, help="held-out tasks (200)")
+    args = parse(parser, steps=1, slices=1, batch=8, eval_examples=4)
+    if find_spec("agents") is None:
+        missing("openai-agents: pip install openai-agents")
     from vf.trainer.settings.load_config import load_config
 
     if args.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)  # read by the children
+    overrides = [f"max_steps={args.steps}", f"batch_size={args.batch}"]
+    overrides.append(f"eval_examples={args.eval_examples}")
     configs = {
-        name: load_config(path, [f"max_steps={args.steps}"])[0]
+        name: load_config(path, overrides)[0]
         for name, path in (("native", NATIVE), ("agent", AGENT))
     }
     slices = even_slices(args.steps, args.slices)
     wall, cpu, beside = (dict.fromkeys(configs, 0.0) for _ in range(3))
+    say("starting both trainers")
     with tempfile.TemporaryDirectory(prefix="vf-agent-learning-") as scratch:
         folder = Path(scratch)
         with (
@@ -116,6 +124,7 @@ def main() -> None:
                         flush=True,
                     )
             adapters = [pipe.recv() for pipe in pipes.values()]
+        say("held-out evaluations")
         rewards_by = {
             name: dict(
                 zip(
@@ -126,20 +135,20 @@ def main() -> None:
             )
             for name, config in configs.items()
         }
-    found = {
-        "benchmark": "agent_learning",
-        "target": round(TARGET, 3),
-        "ratio": round(wall["native"] / wall["agent"], 3),
-        "ratio_of_cpu": round(cpu["native"] / cpu["agent"], 3),
-        "seconds": {name: round(seconds, 1) for name, seconds in wall.items()},
-        "cpu_seconds": {name: round(seconds, 1) for name, seconds in cpu.items()},
-        "cpu_seconds_beside": {name: round(seconds, 1) for name, seconds in beside.items()},
-        "held_out": rewards_by,
-        **vars(args),
-        "cores": os.cpu_count(),
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
-    }
-    print(json.dumps(found))
+    print_result(
+        args,
+        "agent_learning",
+        ratio=round(wall["native"] / wall["agent"], 3),
+        target=round(TARGET, 3),
+        ratio_of_cpu=round(cpu["native"] / cpu["agent"], 3),
+        seconds={name: round(seconds, 1) for name, seconds in wall.items()},
+        cpu_seconds={name: round(seconds, 1) for name, seconds in cpu.items()},
+        cpu_seconds_beside={name: round(seconds, 1) for name, seconds in beside.items()},
+        held_out=rewards_by,
+        options=vars(args),
+        cores=os.cpu_count(),
+        versions={"python": platform.python_version()} | versions_of(*PACKAGES),
+    )
 
 
 if __name__ == "__main__":

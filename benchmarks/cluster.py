@@ -32,6 +32,7 @@ from typing import Any
 import psutil
 from cluster_run import Work
 from cluster_watch import Processes, lateness
+from harness import parse, print_result, say
 
 TARGET = 7.0  # times one server's rollouts per second, with eight
 SLOWER_TARGET = 1.2  # times the trainer's time alone
@@ -47,7 +48,8 @@ OVERLAP = Work(
     rollouts=10_000,
     updates=8,
 )
-BUSY = 10  # times as many requests, which keep an event loop busy all the time
+# The second: ten times as many requests, which keep an event loop busy all the time.
+PACES = (1, 10)
 SCALING = Work(
     workers=1,
     servers=1,
@@ -71,6 +73,7 @@ SERVERS = (1, 2, 8)
 
 def measure(work: Work) -> dict[str, Any]:
     """Do one measurement in a process of its own, and watch its processes."""
+    say(f"{work.rollouts:,} rollouts, {work.workers} workers, {work.servers} servers")
     with tempfile.TemporaryDirectory(prefix="watch-") as folder:
         out = Path(folder) / "found.json"
         environ = os.environ | {"CLUSTER_WATCH": folder, "OMP_NUM_THREADS": "1"}
@@ -99,11 +102,12 @@ def measure(work: Work) -> dict[str, Any]:
     return found | {"files": processes.files, "cpu_seconds": processes.seconds}
 
 
-def overlap(work: Work) -> dict[str, dict[str, Any]]:
+def overlap(work: Work, *, smoke: bool) -> dict[str, dict[str, Any]]:
     """Measure what rollouts under way cost the trainer, in its process and in a worker."""
     found = {}
     for workers in (0, 1):
-        for seconds in (work.answer_seconds, work.answer_seconds / BUSY):
+        for pace in PACES[:1] if smoke else PACES:
+            seconds = work.answer_seconds / pace
             shape = replace(work, workers=workers, answer_seconds=seconds)
             got = found[f"{workers} workers, answers in {seconds:g} s"] = measure(shape)
             print(
@@ -116,10 +120,10 @@ def overlap(work: Work) -> dict[str, dict[str, Any]]:
     return found
 
 
-def scaling(work: Work) -> dict[str, dict[str, Any]]:
+def scaling(work: Work, *, smoke: bool) -> dict[str, dict[str, Any]]:
     """Measure the rollouts per second of several servers."""
     found = {}
-    for count in SERVERS:
+    for count in SERVERS[:2] if smoke else SERVERS:
         shape = replace(
             work,
             servers=count,
@@ -137,7 +141,7 @@ def scaling(work: Work) -> dict[str, dict[str, Any]]:
     return found
 
 
-def concurrency(work: Work) -> dict[str, Any]:
+def concurrency(work: Work, *, smoke: bool) -> dict[str, Any]:
     """Measure what very many rollouts under way take."""
     got = measure(work)
     memory = ", ".join(f"{kind} {most} MiB" for kind, most in got["memory_mib"].items())
@@ -158,42 +162,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parts = {"overlap": overlap, "scaling": scaling, "concurrency": concurrency}
     parser.add_argument("--only", choices=parts, action="append", help="leave the others out")
-    parser.add_argument("--quick", action="store_true", help="little work: a smoke run of a minute")
-    args = parser.parse_args()
+    args = parse(parser)
     works = {"overlap": OVERLAP, "scaling": SCALING, "concurrency": CONCURRENCY}
-    if args.quick:
+    if args.smoke:
         works = {
-            "overlap": replace(OVERLAP, updates=1),
-            "scaling": replace(SCALING, slots=8, concurrent=10, rollouts=20, answer_seconds=0.5),
+            "overlap": replace(OVERLAP, slots=16, concurrent=16, rollouts=1000, updates=1),
+            "scaling": replace(SCALING, slots=4, concurrent=4, rollouts=8, answer_seconds=0.2),
             "concurrency": replace(
-                CONCURRENCY, concurrent=400, rollouts=400, answer_seconds=1.0, tool_seconds=0.3
+                CONCURRENCY,
+                workers=2,
+                servers=2,
+                concurrent=32,
+                rollouts=32,
+                answer_seconds=0.5,
+                tool_seconds=0.1,
             ),
         }
     started = time.monotonic()
-    found = {name: parts[name](works[name]) for name in args.only or parts}
-    ratio = found["scaling"]["8"]["times"] if "scaling" in found else None
+    found = {name: parts[name](works[name], smoke=args.smoke) for name in args.only or parts}
+    ratio = None
+    if "scaling" in found:
+        *_, most = found["scaling"].values()
+        ratio = most["times"]
     slower = None
     if "overlap" in found:
         slower = next(got["slower"] for what, got in found["overlap"].items() if what[0] == "1")
     late = found["concurrency"]["late"]["p99"] if "concurrency" in found else None
-    print(
-        json.dumps(
-            {
-                "benchmark": "cluster",
-                "ratio": ratio,
-                "target": TARGET,
-                "overlap_slower": slower,
-                "overlap_target": SLOWER_TARGET,
-                "late_p99": late,
-                "late_target": LATE_TARGET,
-                **found,
-                "works": {name: asdict(work) for name, work in works.items()},
-                "quick": args.quick,
-                "seconds": round(time.monotonic() - started),
-                "cores": os.cpu_count(),
-                "python": platform.python_version(),
-            }
-        )
+    print_result(
+        args,
+        "cluster",
+        ratio=ratio,
+        target=TARGET,
+        overlap_slower=slower,
+        overlap_target=SLOWER_TARGET,
+        late_p99=late,
+        late_target=LATE_TARGET,
+        **found,
+        works={name: asdict(work) for name, work in works.items()},
+        seconds=round(time.monotonic() - started),
+        cores=os.cpu_count(),
+        python=platform.python_version(),
     )
 
 

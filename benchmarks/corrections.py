@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import time
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from harness import parse, print_result, say
 
 import vf
 
@@ -112,12 +112,14 @@ def main() -> None:
     parser.add_argument("--eval-steps", type=int, default=5, help="between measures (default: 5)")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="at first (0.001)")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="by default all")
-    args = parser.parse_args()
+    few = ["no mismatch", "none", "token_truncate"]
+    args = parse(parser, steps=1, seeds=1, tasks=8, eval_steps=1, ways=few)
     if args.levels < 3 or args.levels % 2 == 0:
         parser.error(f"--levels {args.levels}: it must be an odd number of at least 3")
     curves: dict[str, list[dict[int, float]]] = {way: [] for way in args.ways}
     began = time.monotonic()
     for number, (seed, way) in enumerate(product(range(args.seeds), args.ways), 1):
+        say(f"{way}, seed {seed}: {args.steps} steps")
         curves[way].append(asyncio.run(learn(way, seed, args)))
         took, of = time.monotonic() - began, args.seeds * len(args.ways)
         print(f"{number}/{of} {way}, seed {seed}: {curves[way][-1]} ({took:.0f} s)", flush=True)
@@ -129,11 +131,12 @@ def main() -> None:
         last = [each[steps[-1]] for each in found]
         print(f"| {way} | {' | '.join(means)} | {min(last):.3f} to {max(last):.3f} |")
     last_of = {way: fmean(each[steps[-1]] for each in found) for way, found in curves.items()}
-    result: dict[str, Any] = {"benchmark": "corrections", "target": 0.9, **vars(args)}
+    ratio = None
     if {"no mismatch", "none"} < set(last_of):
         best = max(last_of[way] for way in MODES if way in last_of)
-        result["ratio"] = (best - last_of["none"]) / (last_of["no mismatch"] - last_of["none"])
-    print(json.dumps(result | {"held_out": last_of}))
+        if to_gain := last_of["no mismatch"] - last_of["none"]:
+            ratio = (best - last_of["none"]) / to_gain
+    print_result(args, "corrections", ratio=ratio, target=0.9, options=vars(args), held_out=last_of)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import time
 from statistics import median
 
 import torch
+from harness import parse, print_result, say
 
 from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
@@ -25,7 +25,7 @@ from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
 
-REQUESTS, GROUP, TOKENS, LONGEST = 64, 8, 64, 512
+REQUESTS, GROUP, LONGEST = 64, 8, 512
 TARGETS = {"rollouts": 1.3, "trainer": 1.15}
 
 
@@ -41,9 +41,11 @@ class Side:
 
     Args:
         deterministic: The setting.
+        tokens: Of an answer.
     """
 
-    def __init__(self, *, deterministic: bool) -> None:
+    def __init__(self, *, deterministic: bool, tokens: int) -> None:
+        self.longest_answer = tokens
         args = TrainerArgs(
             deterministic=deterministic,
             bf16=False,
@@ -92,7 +94,9 @@ class Side:
     async def _answers(self) -> list[Completion]:
         return await asyncio.gather(
             *(
-                self.engine.generate(prompt, Sampling(TOKENS, temperature=0.9, seed=seed), [])
+                self.engine.generate(
+                    prompt, Sampling(self.longest_answer, temperature=0.9, seed=seed), []
+                )
                 for seed, prompt in enumerate(prompts())
             )
         )
@@ -102,10 +106,12 @@ def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    parser.add_argument("--tokens", type=int, default=64, help="of an answer")
+    args = parse(parser, rounds=1, tokens=8)
     torch.set_num_threads(1)
-    usual, exact = sides = [Side(deterministic=each) for each in (False, True)]
+    usual, exact = sides = [Side(deterministic=each, tokens=args.tokens) for each in (False, True)]
     for number in range(args.rounds + 1):
+        say(f"round {number} of {args.rounds}" if number else "a round to warm up")
         for side in sides:
             side.round(number)
     ratios = {}
@@ -118,8 +124,9 @@ def main() -> None:
         print(f"{name}: {side.differing:,} of {side.tokens:,} log-probabilities differ")
         side.engine.stop()
     worst = max(ratios[part] / target for part, target in TARGETS.items())
-    result = {"benchmark": "deterministic", "ratio": 1 / worst, "target": 1.0, **ratios}
-    print(json.dumps(result | {"differing": exact.differing}))
+    print_result(
+        args, "deterministic", ratio=1 / worst, target=1.0, differing=exact.differing, **ratios
+    )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness import parse, print_result, say
+
 from vf.trainer.run.run_folder import RunFolder
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.toml"
@@ -39,7 +41,11 @@ STUDENT = {
     "lora_alpha": 64,
 }
 # Each ends, its learning rate with it, some time after it has come to where its teacher is.
-STUDENTS = {"reverse_kl": {"max_steps": 12}, "forward_kl": {"max_steps": 8}}
+SMOKE = {"max_steps": 1, "eval_steps": 1, "save_steps": 1, "eval_examples": 4, "batch_size": 8}
+STUDENTS: dict[str, dict[str, Any]] = {
+    "reverse_kl": {"max_steps": 12},
+    "forward_kl": {"max_steps": 8},
+}
 
 
 def train(folder: Path, name: str, settings: Mapping[str, Any]) -> RunFolder:
@@ -83,12 +89,14 @@ def main() -> None:
     """Train teachers and students, and compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    args = parser.parse_args()
+    args = parse(parser, seeds=1)
+    smallest = SMOKE if args.smoke else {}
     ratios: dict[str, list[float]] = {name: [] for name in STUDENTS}
     with tempfile.TemporaryDirectory(prefix="distillation-") as name:
         for seed in range(args.seeds):
             folder = Path(name)
-            alone = train(folder, f"teacher-{seed}", {"seed": seed, "eval_steps": 1})
+            say(f"seed {seed}: training a teacher by rewards")
+            alone = train(folder, f"teacher-{seed}", {"seed": seed, "eval_steps": 1, **smallest})
             by_reward = curve(alone, 64)
             bar = [*by_reward.values()][-1] - NEAR
             slow = first(by_reward, bar)
@@ -97,15 +105,15 @@ def main() -> None:
             print(f"    within {NEAR} after {slow} rollouts", flush=True)
             teacher = {"seed": seed, "teacher_model": str(export(alone)), **STUDENT}
             for loss, settings in STUDENTS.items():
-                taught = {**teacher, "teacher_loss": loss, **settings}
+                say(f"seed {seed}: training a student by {loss}")
+                taught = {**teacher, "teacher_loss": loss, **settings, **smallest}
                 by_teacher = curve(train(folder, f"{loss}-{seed}", taught), 32)
                 fast = first(by_teacher, bar)
                 ratios[loss].append(slow / fast if slow and fast else 0.0)
                 print(f"  by {loss}: {shown(by_teacher)}")
                 print(f"    within {NEAR} after {fast} rollouts", flush=True)
     ratio = min(ratios["forward_kl"])
-    line = {"benchmark": "distillation", "ratio": ratio, "target": TARGET, "seeds": ratios}
-    print(json.dumps(line))
+    print_result(args, "distillation", ratio=ratio, target=TARGET, seeds=ratios)
 
 
 if __name__ == "__main__":

@@ -25,14 +25,15 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from harness import parse, print_result, say
+from peers import versions_of
 
 if TYPE_CHECKING:
     from vf.inference.embedded.embedded_engine import EmbeddedEngine
@@ -165,14 +166,12 @@ class Row:
             [VLLM, "-c", VLLM_SCRIPT],
             env=os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"},
             input=json.dumps(job),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode:
-            print("vLLM failed: run it by hand to see why", file=sys.stderr)
-            return []
+            raise SystemExit(f"vLLM failed; --no-vllm leaves it out. {done.stderr[-2000:]}")
         found = json.loads(done.stdout.splitlines()[-1])
         return [Speed(tokens, wall, 0.0) for tokens, wall in found]
 
@@ -200,7 +199,7 @@ def matrix_rate() -> float:
     return 2 * 2048**3 / best
 
 
-def quickstart(requests: int, max_requests: int | None) -> Row:
+def quickstart(requests: int, max_requests: int | None, max_tokens: int | None) -> Row:
     """Return the quickstart's row."""
     from vf.inference.embedded.embedded_engine import EmbeddedEngine
     from vf.inference.model import Sampling
@@ -230,7 +229,7 @@ def quickstart(requests: int, max_requests: int | None) -> Row:
         module,
         engine,
         [list(plan.renderer.prompt(messages, tools)) for messages in first],
-        Sampling(args.max_tokens, args.temperature),
+        Sampling(max_tokens or args.max_tokens, args.temperature),
         list(plan.renderer.stop_token_ids),
     )
 
@@ -271,11 +270,12 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--rounds", type=positive, default=7, help="of each, in turn (default: %(default)s)")
     add("--requests", type=positive, default=64, help="of the quickstart, at once (%(default)s)")
+    add("--max-tokens", type=positive, help="of an answer (the quickstart's)")
     add("--max-requests", type=positive, help="that the engine decodes at once (the quickstart's)")
     add("--threads", type=positive, help="of torch (its own choice); our small passes take one")
     add("--smollm2", type=Path, default=SMOLLM2, help="the prepared model (default: %(default)s)")
     add("--no-vllm", action="store_true", help="leave vLLM out, though it is installed")
-    return parser.parse_args()
+    return parse(parser, rounds=1, requests=8, max_tokens=8)
 
 
 def report(name: str, speeds: list[Speed]) -> float:
@@ -294,7 +294,7 @@ def main() -> None:
     import torch
 
     rate = matrix_rate()
-    rows = [quickstart(args.requests, args.max_requests)]
+    rows = [quickstart(args.requests, args.max_requests, args.max_tokens)]
     if args.smollm2.is_dir():
         rows.append(smollm2(args.smollm2))
     else:
@@ -302,11 +302,12 @@ def main() -> None:
     ratios: dict[str, list[float]] = {}
     rates: dict[str, dict[str, float]] = {}
     for row in rows:
-        print(row.name)
+        say(f"{row.name}: {args.rounds} rounds")
         speeds = row.measure(args.rounds)
         found = {name: report(name, measured) for name, measured in speeds.items()}
-        if VLLM.is_file() and not args.no_vllm and (measured := row.measure_vllm(args.rounds)):
-            found["vllm"] = report("vllm", measured)
+        if VLLM.is_file() and not args.no_vllm:
+            say("vLLM")
+            found["vllm"] = report("vllm", row.measure_vllm(args.rounds))
         found["limit"] = row.limit(rate)
         print(f"{'limit':>10}  {'':27}{found['limit']:7.0f} tokens/s")
         rates[row.name] = {name: round(value, 1) for name, value in found.items()}
@@ -316,25 +317,20 @@ def main() -> None:
                     o.tokens / getattr(o, part) / (p.tokens / getattr(p, part))
                     for o, p in zip(speeds["ours"], speeds["generate"], strict=True)
                 ]
-    print(
-        json.dumps(
-            {
-                "benchmark": "embedded_engine",
-                "ratio": round(median(ratios["wall"]), 2),
-                "target": TARGET,
-                "cpu_ratio": round(median(ratios["cpu"]), 2),
-                "ratios": [round(ratio, 2) for ratio in ratios["wall"]],
-                "tokens_per_s": rates,
-                "gflops": round(rate / 1e9, 1),
-                **{name: str(v) if isinstance(v, Path) else v for name, v in vars(args).items()},
-                "cores": os.cpu_count(),
-                "torch_threads": torch.get_num_threads(),
-                "versions": {
-                    "python": platform.python_version(),
-                    **{name: version(name) for name in ("transformers", "torch", "peft")},
-                },
-            }
-        )
+    print_result(
+        args,
+        "embedded_engine",
+        ratio=round(median(ratios["wall"]), 2),
+        target=TARGET,
+        cpu_ratio=round(median(ratios["cpu"]), 2),
+        ratios=[round(ratio, 2) for ratio in ratios["wall"]],
+        tokens_per_s=rates,
+        gflops=round(rate / 1e9, 1),
+        options=vars(args) | {"smollm2": str(args.smollm2)},
+        cores=os.cpu_count(),
+        torch_threads=torch.get_num_threads(),
+        versions={"python": platform.python_version()}
+        | versions_of("transformers", "torch", "peft"),
     )
 
 

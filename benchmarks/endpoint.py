@@ -20,17 +20,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from multiprocessing.connection import Connection
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fake_openai import MODEL, serve
+from harness import in_process, parse, print_result, receive, spawn
 from peers import present, versions_of
 from rollout_overhead import cpu_seconds
+
+if TYPE_CHECKING:
+    from vf.inference.models.token_model import TokenModel
 
 TARGET_MS = 1.0  # of CPU that the endpoint may add to one call
 MAX_SEQ_LEN = 100_000
@@ -62,7 +65,6 @@ Address = tuple[str, str, str]
 # Opens so many rollouts; what it yields says how to play them.
 Play = Callable[[], Awaitable[None]]
 Contender = Callable[[str, "Agents", int, int], AbstractAsyncContextManager[Play]]
-spawn = multiprocessing.get_context("spawn")
 
 
 def opening() -> list[dict[str, Any]]:
@@ -147,14 +149,17 @@ class Agents:
         self.process.join()
 
 
-def token_model(engine: str) -> Any:
+@asynccontextmanager
+async def token_model(engine: str) -> AsyncIterator[TokenModel]:
     from vf.inference.model_files import resolve_model
     from vf.inference.models.token_model import TokenModel
     from vf.inference.rendering.renderer import Renderer
     from vf.inference.token_client import TokenClient
 
     renderer = Renderer.from_pretrained(resolve_model("tiny"))
-    return TokenModel(TokenClient.to(engine, MODEL), renderer, max_seq_len=MAX_SEQ_LEN)
+    client = TokenClient.to(engine, MODEL)
+    yield TokenModel(client, renderer, max_seq_len=MAX_SEQ_LEN)
+    await client.close()
 
 
 @asynccontextmanager
@@ -163,9 +168,7 @@ async def direct(engine: str, agents: Agents, count: int, turns: int) -> AsyncIt
     from vf.inference.model import Conversation, Sampling
     from vf.traces.messages import Message
 
-    model = token_model(engine)
-
-    async def one(agent: int) -> None:
+    async def one(model: TokenModel, agent: int) -> None:
         messages = [Message.from_openai(raw) for raw in opening()]
         conversation = Conversation(messages, TOOLS)
         for turn in range(turns):
@@ -178,11 +181,12 @@ async def direct(engine: str, agents: Agents, count: int, turns: int) -> AsyncIt
             ]
         assert len(conversation.branches) == 1
 
-    async def play() -> None:
-        await asyncio.gather(*map(one, range(count)))
+    async with token_model(engine) as model:
 
-    yield play
-    await model.sampler.close()
+        async def play() -> None:
+            await asyncio.gather(*(one(model, agent) for agent in range(count)))
+
+        yield play
 
 
 @asynccontextmanager
@@ -218,27 +222,26 @@ async def ours(engine: str, agents: Agents, count: int, turns: int) -> AsyncIter
     from vf.inference.model import Sampling
     from vf.traces.trace import Trace
 
-    model = token_model(engine)
     traces = [Trace("agent", vf.Task(str(place), ""), seed=place) for place in range(count)]
 
-    async def play() -> None:
-        async with AsyncExitStack() as stack:
-            sessions = [
-                await stack.enter_async_context(
+    async with token_model(engine) as model:
+
+        async def play() -> None:
+            async with AsyncExitStack() as stack:
+                opened = (
                     open_session(
                         model, trace=trace, sampling=Sampling(), seed=trace.seed, max_turns=turns
                     )
+                    for trace in traces
                 )
-                for trace in traces
-            ]
-            found = [session.endpoint for session in sessions]
-            addresses = [(f"{at.url}/chat/completions", at.key, at.model) for at in found]
-            await agents.play(addresses, turns, streaming=True)
-        for trace in traces:
-            assert (len(trace.branches), len(trace.turns)) == (1, turns)
+                sessions = [await stack.enter_async_context(each) for each in opened]
+                found = [session.endpoint for session in sessions]
+                addresses = [(f"{at.url}/chat/completions", at.key, at.model) for at in found]
+                await agents.play(addresses, turns, streaming=True)
+            for trace in traces:
+                assert (len(trace.branches), len(trace.turns)) == (1, turns)
 
-    yield play
-    await model.sampler.close()
+        yield play
 
 
 @asynccontextmanager
@@ -314,23 +317,18 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=64)
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = parse(parser, agents=4, turns=3, rounds=1)
     needs = {"verifiers": "verifiers"}
     names = present(list(CONTENDERS), needs, "'{}>=0.3.1'")
     mine, theirs = spawn.Pipe()
     counts = spawn.Value("q", 0), spawn.Value("q", 0)
     server = spawn.Process(target=serve, args=(theirs, *counts), daemon=True)
     server.start()
-    engine = f"http://127.0.0.1:{said_by(server, mine)}/v1"
+    engine = f"http://127.0.0.1:{receive(mine, server)}/v1"
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for name in names:
-            process = spawn.Process(
-                target=measure, args=(theirs, name, engine, args.agents, args.turns)
-            )
-            process.start()
-            found = said_by(process, mine)
-            process.join()
+            found = in_process(measure, name, engine, args.agents, args.turns)
             runs[name].append(found)
             print(
                 f"{name:>9}  {found['cpu_ms_per_call']:6.3f} ms of CPU per call  "
@@ -342,33 +340,28 @@ def main() -> None:
         name: {key: round(median(run[key] for run in found), 3) for key in found[0]}
         for name, found in runs.items()
     }
-    print(json.dumps(report(results, vars(args))))
+    print_result(
+        args,
+        "endpoint",
+        **figures(results),
+        options=vars(args),
+        results=results,
+        versions=versions_of("aiohttp", "pydantic_core", "renderers", "verifiers"),
+    )
 
 
-def said_by(process: Any, pipe: Connection) -> Any:
-    """Wait for what a process sends."""
-    while not pipe.poll(0.5):
-        if not process.is_alive():
-            raise SystemExit("a process of the benchmark died; its traceback is above")
-    return pipe.recv()
-
-
-def report(results: dict[str, dict[str, float]], args: dict[str, Any]) -> dict[str, Any]:
-    """Return the benchmark's last line."""
+def figures(results: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return the ratios of the last line."""
     cpu = {name: found["cpu_ms_per_call"] for name, found in results.items()}
     added = cpu["ours"] - cpu["direct"]
     peer = cpu.get("verifiers")
     return {
-        "benchmark": "endpoint",
         "ratio": round(TARGET_MS / added, 2),
         "target": 1.0,
         "added_ms": round(added, 3),
         "target_ms": TARGET_MS,
         "floor_ratio": round(cpu["floor"] / cpu["ours"], 3),
         "peer_ratio": None if peer is None else round(peer / cpu["ours"], 2),
-        **args,
-        "results": results,
-        "versions": versions_of("aiohttp", "pydantic_core", "renderers", "verifiers"),
     }
 
 

@@ -21,36 +21,34 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
-from importlib.metadata import version
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from fake_openai import MODEL, serve
+from harness import in_process, parse, print_result, receive, say, spawn
+from peers import versions_of
 
 TARGET = 0.7  # of the plain loop's rollouts per second
 GROWTH_TARGET_MIB = 16.0
-TASKS = 100
-spawn = multiprocessing.get_context("spawn")
 
 
-def plain(pipe: Any, base_url: str, rollouts: int, turns: int, concurrent: int) -> None:
+def plain(pipe: Connection, base_url: str, rollouts: int, args: argparse.Namespace) -> None:
     """The official client, making the same calls."""
     import openai
 
     import vf
 
     environment = vf.make("calculator")
-    environment.max_turns = turns
+    environment.max_turns = args.turns
     task = next(iter(environment.tasks("eval")))
     call: Any = {"calculate": {"op": "+", "a": 7, "b": 3}}
-    trace = asyncio.run(vf.rollout(environment, task, vf.ScriptedModel([call] * turns)))
+    trace = asyncio.run(vf.rollout(environment, task, vf.ScriptedModel([call] * args.turns)))
     messages = [message.to_openai() for message in trace.messages]
     ends = [place for place, each in enumerate(messages) if each["role"] == "assistant"]
     fixed: Any = {
@@ -65,7 +63,7 @@ def plain(pipe: Any, base_url: str, rollouts: int, turns: int, concurrent: int) 
     prompts: list[Any] = [messages[:end] for end in ends]
 
     async def run() -> float:
-        places = asyncio.Semaphore(concurrent)
+        places = asyncio.Semaphore(args.concurrent)
         async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
 
             async def one() -> None:
@@ -82,20 +80,21 @@ def plain(pipe: Any, base_url: str, rollouts: int, turns: int, concurrent: int) 
     pipe.send({"seconds": asyncio.run(run()), "peak_mib": peak_mib()})
 
 
-def ours(pipe: Any, base_url: str, rollouts: int, turns: int, concurrent: int) -> None:
+def ours(pipe: Connection, base_url: str, rollouts: int, args: argparse.Namespace) -> None:
     """The command, with its traces on disk."""
     from vf.trainer.commands.eval import main
 
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)  # the tables; the progress is on stderr
         os.dup2(nowhere.fileno(), 2)
-        argv = ["calculator", "-m", MODEL, "-b", base_url, "-n", str(TASKS)]
-        argv += ["-r", str(rollouts // TASKS), "-c", str(concurrent), "--max-turns", str(turns)]
+        argv = ["calculator", "-m", MODEL, "-b", base_url, "-n", str(args.tasks)]
+        argv += ["-r", str(rollouts // args.tasks), "-c", str(args.concurrent)]
+        argv += ["--max-turns", str(args.turns)]
         code = main([*argv, "-o", folder])
         results = json.loads((Path(folder) / "results.json").read_text())
         (found,) = results["results"]
         written = sum(path.stat().st_size for path in Path(folder).rglob("*.jsonl"))
-    assert (code, found["scored"], found["turns"]) == (0, rollouts, rollouts * turns), found
+    assert (code, found["scored"], found["turns"]) == (0, rollouts, rollouts * args.turns), found
     mib = written / 2**20
     pipe.send({"seconds": results["seconds"], "peak_mib": peak_mib(), "written_mib": mib})
 
@@ -107,46 +106,38 @@ def peak_mib() -> float:
     return int(line.split()[1]) / 1024
 
 
-def in_process(target: Callable[..., None], *args: Any) -> Any:
-    mine, theirs = spawn.Pipe()
-    process = spawn.Process(target=target, args=(theirs, *args), daemon=True)
-    process.start()
-    while not mine.poll(0.5):
-        if not process.is_alive():
-            raise SystemExit("a process of the benchmark died; its traceback is above")
-    found = mine.recv()
-    process.join()
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rollouts", type=int, default=2000, help=f"a multiple of {4 * TASKS}")
+    parser.add_argument("--tasks", type=int, default=100)
+    parser.add_argument("--rollouts", type=int, default=800, help="a multiple of 4 x the tasks")
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--concurrent", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    if args.rollouts % (4 * TASKS):
-        parser.error(f"--rollouts must be a multiple of {4 * TASKS}")
+    args = parse(parser, tasks=2, rollouts=8, turns=2, rounds=1)
+    if args.rollouts % (4 * args.tasks):
+        parser.error(f"--rollouts must be a multiple of {4 * args.tasks}, 4 for each task")
     mine, theirs = spawn.Pipe()
     calls, received = spawn.Value("q", 0), spawn.Value("q", 0)
     server = spawn.Process(target=serve, args=(theirs, calls, received), daemon=True)
     server.start()
-    how = (f"http://127.0.0.1:{mine.recv()}/v1", args.rollouts, args.turns, args.concurrent)
+    base_url = f"http://127.0.0.1:{receive(mine, server)}/v1"
     runs: dict[str, list[dict[str, float]]] = {"plain": [], "ours": []}
-    for _ in range(args.rounds):
+    for number in range(args.rounds):
         for contender in (plain, ours):
-            found = in_process(contender, *how)
+            name = contender.__name__
+            say(f"round {number + 1} of {args.rounds}: {name}, {args.rollouts:,} rollouts")
+            found = in_process(contender, base_url, args.rollouts, args)
             found["rollouts_per_s"] = args.rollouts / found["seconds"]
-            runs[contender.__name__].append(found)
+            runs[name].append(found)
             print(
-                f"{contender.__name__:>6}  {found['rollouts_per_s']:7.1f} rollouts/s  "
+                f"{name:>6}  {found['rollouts_per_s']:7.1f} rollouts/s  "
                 f"{found['peak_mib']:5.0f} MiB peak",
                 flush=True,
             )
     memory = {}
     for rollouts in (args.rollouts // 4, args.rollouts, args.rollouts * 4):
-        found = in_process(ours, how[0], rollouts, *how[2:])
+        say(f"memory of {rollouts:,} rollouts")
+        found = in_process(ours, base_url, rollouts, args)
         memory[rollouts] = round(found["peak_mib"], 1)
         print(
             f"{rollouts:>6} rollouts: {found['written_mib']:6.1f} MiB of traces on disk, "
@@ -156,21 +147,17 @@ def main() -> None:
     server.terminate()
     speed = {name: median(run["rollouts_per_s"] for run in found) for name, found in runs.items()}
     smallest, *_, largest = memory.values()
-    print(
-        json.dumps(
-            {
-                "benchmark": "eval_overhead",
-                "ratio": round(speed["ours"] / speed["plain"], 2),
-                "target": TARGET,
-                "rollouts_per_s": {name: round(value, 1) for name, value in speed.items()},
-                "peak_mib_by_rollouts": memory,
-                "growth_mib": round(largest - smallest, 1),
-                "growth_target_mib": GROWTH_TARGET_MIB,
-                **vars(args),
-                "versions": {"python": platform.python_version()}
-                | {name: version(name) for name in ("aiohttp", "openai")},
-            }
-        )
+    print_result(
+        args,
+        "eval_overhead",
+        ratio=round(speed["ours"] / speed["plain"], 2),
+        target=TARGET,
+        rollouts_per_s={name: round(value, 1) for name, value in speed.items()},
+        peak_mib_by_rollouts=memory,
+        growth_mib=round(largest - smallest, 1),
+        growth_target_mib=GROWTH_TARGET_MIB,
+        options=vars(args),
+        versions={"python": platform.python_version()} | versions_of("aiohttp", "openai"),
     )
 
 

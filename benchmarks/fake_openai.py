@@ -7,13 +7,20 @@ import itertools
 import json
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
+import vf.inference
+
+TINY = Path(vf.inference.__file__).parent / "tiny" / "tokenizer.json"
 MODEL = "fake"
 ANSWERS = 256  # different ones, in turn
 
 
-def serve(pipe: Connection, calls: Any, received: Any) -> None:
+def serve(pipe: Connection, calls: Synchronized[int], received: Synchronized[int]) -> None:
     """Answer every POST with a completion, as fast as Python can; a GET with the list of models.
 
     The path says in which form: ``/chat/completions``, ``/completions`` with token ids, or
@@ -67,16 +74,13 @@ def serve(pipe: Connection, calls: Any, received: Any) -> None:
 
 
 def http_answers(form: Callable[[int, str, list[int]], dict[str, Any]]) -> list[bytes]:
-    from vf.inference.model_files import resolve_model
-    from vf.inference.rendering.renderer import Renderer
-
-    tokenizer = Renderer.from_pretrained(resolve_model("tiny")).tokenizer
+    tokenizer = Tokenizer.from_file(str(TINY))
     answers = []
     for number in range(ANSWERS):
         arguments = call_arguments(number)
         call = f'<tool_call>{{"name": "calculate", "arguments": {arguments}}}</tool_call>'
         text = call + "<|im_end|>"
-        ids = tokenizer.encode(text, add_special_tokens=False)
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
         answers.append(http_answer(form(number, text, ids)))
     return answers
 

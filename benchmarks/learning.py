@@ -15,8 +15,6 @@ seconds over ours for all rollouts, which `ratio_of` says.
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import os
 import platform
 import sys
@@ -24,16 +22,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import missing, parse, print_result, say, spawn
 from learning_ours import evaluate, train_ours
 from learning_report import Curve, plot, summary, table
 from learning_trl import train_trl
+from peers import versions_of
 
 if TYPE_CHECKING:
     from vf.trainer.settings.config import Config
@@ -41,14 +40,12 @@ if TYPE_CHECKING:
 CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.toml"
 TARGET = 1.0
 TRAIN: dict[str, Callable[..., None]] = {"ours": train_ours, "trl": train_trl}
-QUICK = {"rollouts": 128, "evaluations": 2, "eval_examples": 20}
 EXAMPLES = """\
 examples:
   python benchmarks/learning.py                          as in benchmarks/results/learning.md
   python benchmarks/learning.py --rollouts 640 --seed 1
-  python benchmarks/learning.py --quick                  does everything work? a minute or two
+  python benchmarks/learning.py --smoke                  does everything work?
 """
-spawn = multiprocessing.get_context("spawn")
 
 
 @contextmanager
@@ -75,6 +72,7 @@ def in_turns(config: Config, folder: Path, slices: Sequence[int]) -> tuple[Curve
     A child sends its start-up seconds. Then, for each slice: it is told to go, does that many
     steps, and sends their seconds, their mean training rewards, and where it saved the adapter.
     """
+    say("starting both trainers")
     with (
         process(train_ours, config, folder / "ours", slices) as ours,
         process(train_trl, config, folder / "trl", slices) as trl,
@@ -85,11 +83,11 @@ def in_turns(config: Config, folder: Path, slices: Sequence[int]) -> tuple[Curve
             for name in sorted(pipes, reverse=number % 2 == 1):
                 pipes[name].send("go")
                 curves[name].add(*pipes[name].recv())
-                say(f"{name:>5}  step {curves[name].steps[-1]:3}", curves[name], slices[number])
+                show(f"{name:>5}  step {curves[name].steps[-1]:3}", curves[name], slices[number])
     return curves["ours"], curves["trl"]
 
 
-def say(what: str, curve: Curve, steps: int) -> None:
+def show(what: str, curve: Curve, steps: int) -> None:
     seconds, rewards = curve.step_seconds[-steps:], curve.train_rewards[-steps:]
     print(
         f"{what}  {sum(seconds) / steps:6.2f} s a step  training reward {sum(rewards) / steps:.3f}",
@@ -99,6 +97,7 @@ def say(what: str, curve: Curve, steps: int) -> None:
 
 def measure(config: Config, folder: Path, curves: Sequence[Curve]) -> None:
     """Evaluate all adapters, and the model without one, which is where both began."""
+    say("held-out evaluations")
     adapters = [adapter for curve in curves for adapter in curve.adapters]
     with process(evaluate, config, folder / "evaluation", adapters) as pipe:
         start = pipe.recv()
@@ -126,13 +125,10 @@ def parse_args() -> argparse.Namespace:
     add("--threads", type=int, help="of torch, for each alike (by default torch's own choice)")
     add("--seed", type=int, default=0, help="of the run (%(default)s)")
     add("--plot", type=Path, default=Path("learning.png"), help="where it goes (%(default)s)")
-    add("--quick", action="store_true", help="a smoke run: few rollouts, small evaluations")
-    args = parser.parse_args()
-    if args.quick:
-        vars(args).update(QUICK)
+    args = parse(parser, rollouts=64, evaluations=1, eval_examples=8)
     for name in ("trl", "matplotlib"):
         if find_spec(name) is None:
-            parser.error(f"the package {name!r} is missing: pip install 'vf-rl[train,dev]'")
+            missing(f"the package {name!r}: pip install 'vf-rl[train,dev]'")
     return args
 
 
@@ -163,23 +159,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="vf-learning-") as scratch:
         curves = in_turns(config, Path(scratch), even_slices(steps, args.evaluations))
         measure(config, Path(scratch), curves)
+        if args.smoke:
+            args.plot = Path(scratch) / args.plot.name
+        plot(curves, batch, args.reward, args.plot)
     print(table(*curves, batch))
-    plot(curves, batch, args.reward, args.plot)
     print(f"plot: {args.plot}")
-    found = {
-        "benchmark": "learning",
-        "target": TARGET,
+    print_result(
+        args,
+        "learning",
+        target=TARGET,
         **summary(*curves, args.rollouts, args.reward),
-    }
-    packages = {name: version(name) for name in ("trl", "transformers", "torch", "peft")}
-    found |= {
-        **vars(args),
-        "plot": str(args.plot),
-        "cores": os.cpu_count(),
-        "minutes": round((time.perf_counter() - started) / 60, 1),
-        "versions": {"python": platform.python_version(), **packages},
-    }
-    print(json.dumps(found))
+        options=vars(args) | {"plot": str(args.plot)},
+        cores=os.cpu_count(),
+        minutes=round((time.perf_counter() - started) / 60, 1),
+        versions={"python": platform.python_version()}
+        | versions_of("trl", "transformers", "torch", "peft"),
+    )
 
 
 if __name__ == "__main__":

@@ -18,12 +18,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness import parse, print_result, say
+
 import vf
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.settings.write_config import to_toml
 
 BAR = 0.03  # below what is reached alone
-BATCH = 64  # rollouts in a step, of each environment
 ENVIRONMENTS = {
     "short": {"max_operations": 1, "max_operand": 50, "seed": 1},
     "usual": {"max_operations": 2, "max_operand": 20},
@@ -37,7 +38,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="optimizer steps (default: 20)")
     parser.add_argument("--tasks", type=int, default=200, help="held out, of each (default: 200)")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    parser.add_argument("--batch", type=int, default=64, help="rollouts of each in a step (64)")
+    args = parse(parser, steps=1, tasks=4, batch=8)
     with tempfile.TemporaryDirectory(prefix="mixture-") as name:
         folder = Path(name)
         mixed = train([*ENVIRONMENTS], folder, args)
@@ -48,8 +50,14 @@ def main() -> None:
         single = alone[name][1]
         print(f"| {name} | {before:.3f} | {single:.3f} | {after:.3f} | {after - single:+.3f} |")
     ratio = min(after / (alone[name][1] - BAR) for name, (_, after) in mixed.items())
-    found = {"benchmark": "mixture", "ratio": round(ratio, 3), "target": 1.0}
-    print(json.dumps(found | {"rollouts_of_each": BATCH * args.steps, "seed": args.seed}))
+    print_result(
+        args,
+        "mixture",
+        ratio=round(ratio, 3),
+        target=1.0,
+        rollouts_of_each=args.batch * args.steps,
+        seed=args.seed,
+    )
 
 
 def train(
@@ -68,7 +76,7 @@ def train(
                 "output_dir": str(folder),
                 "seed": settings.seed,
                 "max_steps": steps,
-                "batch_size": BATCH * len(names),
+                "batch_size": settings.batch * len(names),
                 "rollouts_per_example": 8,
                 "max_tokens": 64,
                 "temperature": 0.9,
@@ -84,6 +92,7 @@ def train(
     }
     path = folder / f"{run}.toml"
     path.write_text(to_toml(parse_config(raw)[0]))
+    say(f"{run}: training for {steps} steps")
     started = time.perf_counter()
     vf.train(path, quiet=True)
     lines = [json.loads(line) for line in (folder / run / "metrics.jsonl").open()]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from harness import MISSING
+
 
 def present(contenders: Sequence[str], needs: Mapping[str, str], install: str) -> list[str]:
     """Return the contenders whose package is installed; say how to install that of the others.
+
+    With ``VF_REQUIRE_ALL``, as in CI, the benchmark ends instead if one is missing.
 
     Args:
         contenders: Those that were asked for.
@@ -24,6 +29,8 @@ def present(contenders: Sequence[str], needs: Mapping[str, str], install: str) -
             f"pip install {install.format(package)}",
             file=sys.stderr,
         )
+    if missing and os.environ.get("VF_REQUIRE_ALL"):
+        raise SystemExit(MISSING)
     return [name for name in contenders if name not in missing]
 
 

@@ -23,33 +23,31 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import multiprocessing
+import inspect
 import platform
 import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from fake_openai import MODEL, serve
+from harness import in_process, parse, print_result, receive, spawn
+from peers import versions_of
 
 TARGET = 5.0  # times the plain client's rollouts per second
 FLOOR_TARGET = 0.4  # of raw aiohttp's rollouts per second
 GROUP = 16  # rollouts of one task
 MAX_SEQ_LEN = 100_000
-LENGTHS = (8, 32, 128)  # turns of a rollout, for the memory
-MEMORY_ROLLOUTS = 128
+LENGTHS = [8, 32, 128]
 
 Body = dict[str, Any]
 # So many rollouts, so many at once; returns how many tokens the traces hold, if there are any.
 Run = Callable[[int, int], Awaitable[int]]
 Contender = Callable[[str, list[Body]], AbstractAsyncContextManager[Run]]
-spawn = multiprocessing.get_context("spawn")
 
 
 def repeated(one: Callable[[], Awaitable[None]]) -> Run:
@@ -89,13 +87,13 @@ async def plain(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
     """The official client, making the same calls."""
     import openai
 
-    extra = ("return_token_ids", "stop_token_ids")  # what vLLM adds to OpenAI's parameters
-    requests = [
-        {name: value for name, value in body.items() if name not in extra}
-        | {"extra_body": {name: body[name] for name in extra}}
-        for body in bodies
-    ]
     async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
+        known = inspect.signature(client.completions.create).parameters.keys()
+        requests = [
+            {name: value for name, value in body.items() if name in known}
+            | {"extra_body": {name: body[name] for name in body if name not in known}}
+            for body in bodies
+        ]
 
         async def one() -> None:
             for request in requests:
@@ -109,25 +107,20 @@ async def plain(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
 @asynccontextmanager
 async def ours(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
     """Whole rollouts. Every trace is kept to the end, as a training step keeps it."""
-    from vf.inference.token_client import TokenClient
-
-    client = TokenClient.to(base_url, MODEL)
-    yield our_run(client, len(bodies))
-    await client.close()
-
-
-def our_run(client: Any, turns: int) -> Run:
     from vf.environments.bundled.calculator import Calculator
     from vf.evaluation.evaluate import evaluate, take_tasks
     from vf.inference.model import Sampling
     from vf.inference.model_files import resolve_model
     from vf.inference.models.token_model import TokenModel
     from vf.inference.rendering.renderer import Renderer
+    from vf.inference.token_client import TokenClient
 
+    turns = len(bodies)
     environment = Calculator(num_train=1024)
     environment.max_turns = turns
     train = take_tasks(environment, "train")
     renderer = Renderer.from_pretrained(resolve_model("tiny"))
+    client = TokenClient.to(base_url, MODEL)
     model = TokenModel(client, renderer, max_seq_len=MAX_SEQ_LEN)
 
     async def run(rollouts: int, concurrent: int) -> int:
@@ -145,24 +138,33 @@ def our_run(client: Any, turns: int) -> Run:
             assert [event.kind for event in trace.tool_events] == ["ok"] * turns
         return sum(len(trace.branches[0]) for trace in result.traces)
 
-    return run
+    yield run
+    await client.close()
 
 
 def record(pipe: Connection, base_url: str, turns: int) -> None:
-    """Run one of our rollouts, and send the bodies that it posted."""
-    from vf.inference.wire import JsonClient
+    """Run one of our rollouts through a proxy, and send the bodies that it posted."""
+    import aiohttp
+    from aiohttp import web
 
     bodies: list[Body] = []
 
-    class Recorder(JsonClient):
-        async def send(self, path: str, body: Body) -> Body:
-            bodies.append(body)
-            return await super().send(path, body)
-
     async def run() -> None:
-        client = Recorder(base_url)
-        await our_run(client, turns)(1, 1)
-        await client.close()
+        async with aiohttp.ClientSession() as session:
+
+            async def hand_on(request: web.Request) -> web.Response:
+                bodies.append(await request.json())
+                async with session.post(f"{base_url}/completions", json=bodies[-1]) as response:
+                    return web.json_response(await response.json())
+
+            app = web.Application(client_max_size=2**26)
+            app.router.add_post("/v1/completions", hand_on)
+            proxy = web.AppRunner(app, access_log=None)
+            await proxy.setup()
+            await web.TCPSite(proxy, "127.0.0.1", 0).start()
+            async with ours(f"http://127.0.0.1:{proxy.addresses[0][1]}/v1", [{}] * turns) as play:
+                await play(1, 1)
+            await proxy.cleanup()
 
     asyncio.run(run())
     pipe.send(bodies)
@@ -214,26 +216,20 @@ class Bench:
     """The server, and the processes that call it one after the other."""
 
     def __init__(self) -> None:
-        self.mine, self.theirs = spawn.Pipe()
+        mine, theirs = spawn.Pipe()
         self.calls, self.received = spawn.Value("q", 0), spawn.Value("q", 0)
         self.server = spawn.Process(
-            target=serve, args=(self.theirs, self.calls, self.received), daemon=True
+            target=serve, args=(theirs, self.calls, self.received), daemon=True
         )
         self.server.start()
-        self.base_url = f"http://127.0.0.1:{self.said_by(self.server)}/v1"
+        self.base_url = f"http://127.0.0.1:{receive(mine, self.server)}/v1"
+        self.recorded: dict[int, list[Body]] = {}
 
-    def in_process(self, target: Callable[..., None], *args: Any) -> Any:
-        process = spawn.Process(target=target, args=(self.theirs, *args), daemon=True)
-        process.start()
-        found = self.said_by(process)
-        process.join()
-        return found
-
-    def said_by(self, process: Any) -> Any:
-        while not self.mine.poll(0.5):
-            if not process.is_alive():
-                raise SystemExit("a process of the benchmark died; its traceback is above")
-        return self.mine.recv()
+    def record(self, turns: int) -> list[Body]:
+        """Return what one of our rollouts of so many turns posts."""
+        if turns not in self.recorded:
+            self.recorded[turns] = in_process(record, self.base_url, turns)
+        return self.recorded[turns]
 
     def run(
         self,
@@ -244,7 +240,7 @@ class Bench:
         warm_up: int,
     ) -> dict[str, Any]:
         calls, received = self.calls.value, self.received.value
-        found: dict[str, Any] = self.in_process(
+        found: dict[str, Any] = in_process(
             measure, contender, self.base_url, bodies, rollouts, concurrent, warm_up
         )
         found["calls"] = self.calls.value - calls
@@ -258,37 +254,37 @@ def main() -> None:
     parser.add_argument("--concurrent", type=int, default=256, help="a multiple of 16")
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=LENGTHS, help="turns of a rollout, for the memory"
+    )
+    parser.add_argument("--kept", type=int, default=128, help="rollouts, for the memory")
+    args = parse(parser, rollouts=16, concurrent=16, turns=2, rounds=1, lengths=[2], kept=16)
     bench = Bench()
     results = speeds(bench, args)
-    memory = [grown(bench, turns) for turns in LENGTHS]
+    memory = [grown(bench, turns, args.kept) for turns in args.lengths]
     bench.server.terminate()
     speed = {name: found["rollouts_per_s"] for name, found in results.items()}
     cpu = {name: found["cpu_ms_per_call"] for name, found in results.items()}
-    packages = ("aiohttp", "openai", "tokenizers", "transformers")
-    print(
-        json.dumps(
-            {
-                "benchmark": "rollout_overhead",
-                "ratio": round(speed["ours"] / speed["plain"], 2),
-                "target": TARGET,
-                "floor_ratio": round(speed["ours"] / speed["raw"], 3),
-                "floor_target": FLOOR_TARGET,
-                "cpu_ratio": round(cpu["plain"] / cpu["ours"], 2),
-                "cpu_floor_ratio": round(cpu["raw"] / cpu["ours"], 3),
-                **vars(args),
-                "results": results,
-                "memory": memory,
-                "versions": {"python": platform.python_version()}
-                | {name: version(name) for name in packages},
-            }
-        )
+    print_result(
+        args,
+        "rollout_overhead",
+        ratio=round(speed["ours"] / speed["plain"], 2),
+        target=TARGET,
+        floor_ratio=round(speed["ours"] / speed["raw"], 3),
+        floor_target=FLOOR_TARGET,
+        cpu_ratio=round(cpu["plain"] / cpu["ours"], 2),
+        cpu_floor_ratio=round(cpu["raw"] / cpu["ours"], 3),
+        options=vars(args),
+        results=results,
+        memory=memory,
+        versions={"python": platform.python_version()}
+        | versions_of("aiohttp", "openai", "tokenizers", "transformers"),
     )
 
 
 def speeds(bench: Bench, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Return the medians of the rounds, by contender."""
-    bodies = bench.in_process(record, bench.base_url, args.turns)
+    bodies = bench.record(args.turns)
     prompts = [len(body["prompt"]) for body in bodies]
     print(f"{args.rollouts} rollouts, {args.concurrent} at once; prompt tokens by turn: {prompts}")
     runs: dict[str, list[dict[str, Any]]] = {"raw": [], "plain": [], "ours": []}
@@ -315,10 +311,9 @@ def speeds(bench: Bench, args: argparse.Namespace) -> dict[str, dict[str, float]
     return results
 
 
-def grown(bench: Bench, turns: int) -> dict[str, float]:
-    """Return by how much the memory grows with rollouts of so many turns."""
-    bodies = bench.in_process(record, bench.base_url, turns)
-    found = bench.run(ours, bodies, MEMORY_ROLLOUTS, MEMORY_ROLLOUTS, warm_up=GROUP)
+def grown(bench: Bench, turns: int, kept: int) -> dict[str, float]:
+    """Return by how much the memory grows with so many rollouts of so many turns."""
+    found = bench.run(ours, bench.record(turns), kept, kept, warm_up=GROUP)
     tokens, mib = found["tokens"], round(found["grown_mib"], 1)
     per_token = round(mib * 2**20 / tokens)
     print(

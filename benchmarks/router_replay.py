@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from typing import Any, Literal
 
 import torch
+from harness import parse, print_result
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
@@ -28,11 +28,11 @@ from vf.trainer.learning.batch import MicroBatch, Sample
 from vf.trainer.learning.packing import pack
 from vf.trainer.learning.self_test import choose_forward
 
-REQUESTS, PROMPT, TOKENS, LONGEST = 64, 100, 24, 256
+PROMPT, LONGEST = 100, 256
 PAIRS = ((torch.float32, torch.float32), (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32))
 
 
-def mixture(dtype: torch.dtype) -> Any:
+def mixture(dtype: torch.dtype) -> Qwen3MoeForCausalLM:
     """Return the model; its weights are those of float32, rounded."""
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
@@ -55,15 +55,16 @@ def mixture(dtype: torch.dtype) -> Any:
     return model.to(torch.bfloat16).to(dtype)
 
 
-def answers(model: Any) -> list[Sample]:
+def answers(model: Qwen3MoeForCausalLM, args: argparse.Namespace) -> list[Sample]:
     """Return what the engine sampled, with its experts."""
+    count = args.requests
     generator = torch.Generator().manual_seed(1)
-    prompts = torch.randint(3, 512, (REQUESTS, PROMPT), generator=generator).tolist()
-    engine = EmbeddedEngine(model, max_seq_len=LONGEST, max_requests=REQUESTS, record_experts=True)
+    prompts = torch.randint(3, 512, (count, PROMPT), generator=generator).tolist()
+    engine = EmbeddedEngine(model, max_seq_len=LONGEST, max_requests=count, record_experts=True)
 
     async def all_at_once() -> list[Any]:
         asked = (
-            engine.generate(prompt, Sampling(TOKENS, seed=seed, experts_from=0), [])
+            engine.generate(prompt, Sampling(args.tokens, seed=seed, experts_from=0), [])
             for seed, prompt in enumerate(prompts)
         )
         return await asyncio.gather(*asked)
@@ -84,7 +85,7 @@ def answers(model: Any) -> list[Sample]:
 
 
 def learn(
-    model: Any, batch: MicroBatch, how: Literal["compare", "replay"]
+    model: Qwen3MoeForCausalLM, batch: MicroBatch, how: Literal["compare", "replay"]
 ) -> tuple[float, torch.Tensor]:
     """Return the share of choices that differ, and log p − log q of the sampled tokens, ``[N]``."""
     forward = choose_forward(model, LONGEST)
@@ -97,13 +98,16 @@ def learn(
 
 def main() -> None:
     """Measure, and print a table and one line of JSON."""
-    argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0]).parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--requests", type=int, default=64, help="default: 64")
+    parser.add_argument("--tokens", type=int, default=24, help="of an answer (default: 24)")
+    args = parse(parser, requests=4, tokens=8)
     print("| engine | learner | routers | choices that differ | ratios | mean abs. gap, nats |")
     print("|---|---|---|---|---|---|")
     widest = {}
     for of_engine, of_learner in PAIRS:
         names = [str(each).removeprefix("torch.") for each in (of_engine, of_learner)]
-        [batch] = pack(answers(mixture(of_engine)), 10**6)
+        [batch] = pack(answers(mixture(of_engine), args), 10**6)
         for how in ("compare", "replay"):
             share, gaps = learn(mixture(of_learner), batch, how)
             low, high = gaps.min().exp().item(), gaps.max().exp().item()
@@ -116,7 +120,7 @@ def main() -> None:
     rounded = ("bfloat16", "bfloat16")
     ratio = widest[(*rounded, "compare")] / widest[(*rounded, "replay")]
     exact = widest[("float32", "float32", "replay")]
-    print(json.dumps({"benchmark": "router_replay", "ratio": ratio, "target": 1, "exact": exact}))
+    print_result(args, "router_replay", ratio=ratio, target=1.0, exact=exact)
 
 
 if __name__ == "__main__":

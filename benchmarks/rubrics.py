@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from harness import parse, print_result, say
 from slow_scorers import backtrack, backtrack_elsewhere
 
 import vf
@@ -42,7 +42,6 @@ from vf.rubrics.penalties import (
 from vf.traces.trace import Branch, ToolEvent, Turn
 
 BUDGET_MS = 50.0  # the longest gap that the loop may have
-SCORERS = 64  # at once
 
 
 def correct(trace: vf.Trace) -> float:
@@ -128,10 +127,10 @@ async def watched(work: Awaitable[Any]) -> tuple[Any, float]:
         watcher.cancel()
 
 
-async def blocked(fn: Any) -> tuple[float, float]:
+async def blocked(fn: Callable[[vf.Trace], float], scorers: int) -> tuple[float, float]:
     """Return the loop's longest gap in milliseconds, and the seconds that the scoring took."""
     rubric = vf.Rubric(fn)
-    traces = [make_trace(index) for index in range(SCORERS)]
+    traces = [make_trace(index) for index in range(scorers)]
     await asyncio.gather(*(rubric.score(trace) for trace in traces[: os.cpu_count()]))
     started = time.perf_counter()
     _, gap = await watched(asyncio.gather(*(rubric.score(trace) for trace in traces)))
@@ -142,8 +141,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--traces", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    parser.add_argument("--idle", type=float, default=2.0, help="seconds in which nothing happens")
+    parser.add_argument("--scorers", type=int, default=64, help="at once")
+    args = parse(parser, traces=50, rounds=1, idle=0.1, scorers=4)
     rubric = ten_parts()
+    say(f"writing {args.traces:,} traces")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "traces.jsonl"
         with vf.TraceStore(path) as store:
@@ -153,40 +155,38 @@ def main() -> None:
         whole: list[float] = []
         alone: list[float] = []
         gaps, plain_gaps, cpu_gaps, idle_gaps = [], [], [], []
-        for _ in range(args.rounds):
+        for number in range(args.rounds):
+            say(f"round {number + 1} of {args.rounds}")
             for source, found in ((path, whole), (kept, alone)):
                 started = time.perf_counter()
                 count, gap = asyncio.run(scored(source, rubric))
                 found.append(1e6 * (time.perf_counter() - started) / count)
                 gaps.append(gap)
-            idle_gaps.append(asyncio.run(watched(asyncio.sleep(2.0)))[1])
-            cpu_gap, seconds = asyncio.run(blocked(backtrack_elsewhere))
-            plain_gap, plain_seconds = asyncio.run(blocked(backtrack))
+            idle_gaps.append(asyncio.run(watched(asyncio.sleep(args.idle)))[1])
+            cpu_gap, seconds = asyncio.run(blocked(backtrack_elsewhere, args.scorers))
+            plain_gap, plain_seconds = asyncio.run(blocked(backtrack, args.scorers))
             cpu_gaps.append(cpu_gap)
             plain_gaps.append(plain_gap)
             print(
                 f"{whole[-1]:7.1f} µs per trace read and scored, {alone[-1]:7.1f} scored;  longest "
-                f"gap {gaps[-1]:6.1f} ms.  {SCORERS} that compute: {cpu_gap:7.1f} ms in "
+                f"gap {gaps[-1]:6.1f} ms.  {args.scorers} that compute: {cpu_gap:7.1f} ms in "
                 f"{seconds:.1f} s with cpu_bound, {plain_gap:7.1f} ms in {plain_seconds:.1f} s "
                 f"without;  nothing: {idle_gaps[-1]:.1f} ms",
                 flush=True,
             )
     worst = max(*gaps, *cpu_gaps)
-    print(
-        json.dumps(
-            {
-                "benchmark": "rubrics",
-                "ratio": round(BUDGET_MS / worst, 2),
-                "target": 1.0,
-                "us_per_trace": round(median(alone), 1),
-                "us_per_trace_with_reading": round(median(whole), 1),
-                "longest_gap_ms": round(worst, 1),
-                "longest_gap_ms_of_nothing": round(max(idle_gaps), 1),
-                "longest_gap_ms_without_processes": round(median(plain_gaps), 1),
-                **vars(args),
-                "versions": {"python": platform.python_version()},
-            }
-        )
+    print_result(
+        args,
+        "rubrics",
+        ratio=round(BUDGET_MS / worst, 2),
+        target=1.0,
+        us_per_trace=round(median(alone), 1),
+        us_per_trace_with_reading=round(median(whole), 1),
+        longest_gap_ms=round(worst, 1),
+        longest_gap_ms_of_nothing=round(max(idle_gaps), 1),
+        longest_gap_ms_without_processes=round(median(plain_gaps), 1),
+        options=vars(args),
+        versions={"python": platform.python_version()},
     )
 
 

@@ -19,7 +19,8 @@ what the host lost for all of them.
 Last, what tasks bring of their own: containers with a writable root a second, one of a task's own
 spec that is kept ready, and folders copied in and out, beside the SDK's archives.
 
-The last line is JSON: times are medians in milliseconds; ratios are the SDK's over ours.
+The last line is JSON: times are medians in milliseconds; ratios are the SDK's over ours, and
+`ratio` is that of `true`.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+from harness import missing, need_containers, parse, print_result, say
+from peers import versions_of
 from sandbox_tasks import task_rows
 
 from vf.sandbox.container.docker_engine import Engine
@@ -293,7 +296,7 @@ def available_mib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("MemAvail")) / 1024
 
 
-def report(samples: dict[str, Samples]) -> dict[str, dict[str, float]]:
+def table(samples: dict[str, Samples]) -> dict[str, dict[str, float]]:
     """Print the medians, and return them."""
     medians = {
         name: {what: round(median(times), 3) for what, times in found.items()}
@@ -313,41 +316,36 @@ def report(samples: dict[str, Samples]) -> dict[str, dict[str, float]]:
 async def run(args: argparse.Namespace) -> None:
     samples: dict[str, Samples] = {name: {} for name in CONTENDERS}
     for number in range(args.rounds):
-        print(f"round {number + 1} of {args.rounds}", flush=True)
+        say(f"round {number + 1} of {args.rounds}")
         await creations(samples, args.creations)
         await calls(samples, args.calls, 10 * args.calls)
         await acquisitions(samples, args.creations)
-    medians = report(samples)
+    medians = table(samples)
     mine, theirs = medians["ours"], medians["sdk"]
-    print(f"\n{args.episodes} episodes at once, each in its container", flush=True)
+    say(f"{args.episodes} episodes at once, each in its container")
     at_once = await crowd(args.episodes)
     print(json.dumps(at_once, indent=2))
+    say("containers of tasks, and folders copied")
     of_tasks = await task_rows(args.episodes // 2, args.creations)
     with contextlib.closing(Engine.connect()) as engine:
         engine_version = engine.call_now("version")["Version"]
-    print(
-        json.dumps(
-            {
-                "benchmark": "sandbox",
-                "exec_ratio": round(theirs["true"] / mine["true"], 1),
-                "exec_target": TARGETS["exec"],
-                "python_ratio": round(theirs["true"] / mine["python"], 1),
-                "python_target": TARGETS["python"],
-                "acquire_ms": mine["acquire"],
-                "acquire_target_ms": ACQUIRE_TARGET,
-                "read_ratio": round(theirs["read"] / mine["read"], 1),
-                **vars(args),
-                "p50_ms": medians,
-                "at_once": at_once,
-                "tasks": of_tasks,
-                "cores": os.cpu_count(),
-                "versions": {
-                    "python": platform.python_version(),
-                    "docker": version("docker"),
-                    "engine": engine_version,
-                },
-            }
-        )
+    print_result(
+        args,
+        "sandbox",
+        ratio=round(theirs["true"] / mine["true"], 1),
+        target=TARGETS["exec"],
+        python_ratio=round(theirs["true"] / mine["python"], 1),
+        python_target=TARGETS["python"],
+        acquire_ms=mine["acquire"],
+        acquire_target_ms=ACQUIRE_TARGET,
+        read_ratio=round(theirs["read"] / mine["read"], 1),
+        options=vars(args),
+        p50_ms=medians,
+        at_once=at_once,
+        tasks=of_tasks,
+        cores=os.cpu_count(),
+        versions={"python": platform.python_version(), "engine": engine_version}
+        | versions_of("docker"),
     )
     if at_once["errors"]:
         raise SystemExit("episodes failed")
@@ -359,7 +357,11 @@ def main() -> None:
     parser.add_argument("--creations", type=int, default=8, help="of each kind, in a round")
     parser.add_argument("--calls", type=int, default=20, help="of theirs, in a round; ours: 10 x")
     parser.add_argument("--episodes", type=int, default=64, help="at once")
-    asyncio.run(run(parser.parse_args()))
+    args = parse(parser, rounds=1, creations=1, calls=1, episodes=2)
+    need_containers()
+    if shutil.which("docker") is None:
+        missing("the `docker` program")
+    asyncio.run(run(args))
 
 
 if __name__ == "__main__":

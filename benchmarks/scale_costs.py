@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import pickle
 import platform
@@ -36,6 +35,7 @@ from pathlib import Path
 from statistics import median
 
 from fake_openai import as_completion, http_answer
+from harness import parse, print_result, say
 
 from vf.inference.model import Conversation, Sampling
 from vf.inference.model_files import resolve_model
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=40_000, help="leases (default: 40,000)")
     parser.add_argument("--call", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parse(parser, rounds=8, calls=500)
     if args.answer:
         asyncio.run(answers())
         return
@@ -194,6 +194,7 @@ def main() -> None:
     from vf.trainer.learning.batch import Sample, micro_batches
 
     torch.set_num_threads(1)
+    say("traces and tensors")
     trace = made_up(1)
     line = trace.to_json()
     frame = pickle.dumps((trace, line))
@@ -206,7 +207,9 @@ def main() -> None:
     build = seconds(lambda: micro_batches([sample], tokens), args.rounds)
     batch = pickle.dumps(micro_batches([sample], tokens))
     send = seconds(lambda: pickle.dumps(micro_batches([sample], tokens)), args.rounds)
+    say("leases")
     rate = asyncio.run(leases(args.calls))
+    say("requests of a worker")
     asked = asyncio.run(requests(args.rounds))
     lease = 2 * TURNS / rate  # one is taken and given back for each request
     whole = lease + take_in + write + send
@@ -220,20 +223,20 @@ def main() -> None:
     print("and of a worker's:")
     print(f"  requests    {1e3 * asked:6.2f} ms")
     print(f"  encode      {1e3 * encode:6.2f} ms")
-    found = {
-        "benchmark": "scale_costs",
-        "ratio": round(1 / whole / TARGET, 2),
-        "target": 1.0,
-        "lease_ms": round(1e3 * lease, 3),
-        "take_in_ms": round(1e3 * take_in, 3),
-        "write_ms": round(1e3 * write, 3),
-        "tensors_ms": round(1e3 * send, 3),
-        "worker_ms": round(1e3 * (asked + encode), 3),
-        "frame_bytes": len(frame),
-        "line_bytes": len(line),
-        "batch_bytes": len(batch),
-    }
-    print(json.dumps(found))
+    print_result(
+        args,
+        "scale_costs",
+        ratio=round(1 / whole / TARGET, 2),
+        target=1.0,
+        lease_ms=round(1e3 * lease, 3),
+        take_in_ms=round(1e3 * take_in, 3),
+        write_ms=round(1e3 * write, 3),
+        tensors_ms=round(1e3 * send, 3),
+        worker_ms=round(1e3 * (asked + encode), 3),
+        frame_bytes=len(frame),
+        line_bytes=len(line),
+        batch_bytes=len(batch),
+    )
 
 
 if __name__ == "__main__":

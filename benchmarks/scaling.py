@@ -23,16 +23,17 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import parse, print_result, say
+from peers import versions_of
 from scaling_worker import Work, make_config, measure, samples
 from trainer_step_workers import make_model
 
 TARGET = 4.0  # by tokens alone it is 8.5: see results/scaling.md
-TURNS, GROUP_SIZES, PROCESSES = (1, 2, 4, 8, 12, 16), (1, 2, 4, 8, 16), (1, 2)
+TURNS, GROUP_SIZES, PROCESSES = [1, 2, 4, 8, 12, 16], [1, 2, 4, 8, 16], (1, 2)
 BUDGET = 4352  # tokens in one pass
 WORKER = Path(__file__).with_name("scaling_worker.py")
 Found = dict[str, dict[int, dict[str, float]]]
@@ -49,7 +50,7 @@ def prepare(
     return Policy(config.model, config.args), samples(work, per_turn=per_turn)
 
 
-def say(what: str, number: int, how: str, found: dict[str, float]) -> None:
+def show(what: str, number: int, how: str, found: dict[str, float]) -> None:
     """Print a measurement."""
     print(
         f"{what:>10} {number:3d}  {how:>10}  {found['seconds']:8.3f} s  "
@@ -75,7 +76,7 @@ def by_turns(folder: str, args: argparse.Namespace) -> Found:
         pairs = [prepare(folder, shape), prepare(folder, shape, per_turn=True, share=False)]
         for how, got in zip(found, measure(pairs, args.rounds), strict=True):
             found[how][turns] = got
-            say("turns", turns, how, got)
+            show("turns", turns, how, got)
         same(f"{turns} turns", found["growing"][turns], found["per_turn"][turns])
     return found
 
@@ -89,7 +90,7 @@ def by_group_size(folder: str, args: argparse.Namespace) -> Found:
         pairs = [prepare(folder, shape), prepare(folder, shape, share=False)]
         for how, got in zip(found, measure(pairs, args.rounds), strict=True):
             found[how][size] = got
-            say("group size", size, how, got)
+            show("group size", size, how, got)
         same(f"groups of {size}", found["shared"][size], found["plain"][size])
     return found
 
@@ -102,6 +103,7 @@ def by_processes(folder: str, args: argparse.Namespace) -> dict[int, dict[str, f
     found: dict[int, dict[str, float]] = {}
     path = Path(folder) / "found.json"
     for count in PROCESSES:
+        say(f"{count} processes")
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
         subprocess.run(
             [sys.executable, *launcher, str(WORKER), json.dumps(asked), str(path)],
@@ -110,7 +112,7 @@ def by_processes(folder: str, args: argparse.Namespace) -> dict[int, dict[str, f
             env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
         found[count] = json.loads(path.read_text())
-        say("processes", count, "gloo", found[count])
+        show("processes", count, "gloo", found[count])
     same("processes", found[1], found[2])
     return found
 
@@ -153,13 +155,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="steps each, after one to warm up")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the curves")
-    parser.add_argument("--quick", action="store_true", help="few points, one round: a smoke run")
-    args = parser.parse_args()
-    args.turns, args.group_sizes = TURNS, GROUP_SIZES
-    if args.quick:
-        args.rounds, args.turns, args.group_sizes = 1, (1, 3), (1, 3)
+    parser.add_argument("--turns", type=int, nargs="+", default=TURNS)
+    parser.add_argument("--group-sizes", type=int, nargs="+", default=GROUP_SIZES)
+    args = parse(parser, rounds=1, turns=[1, 2], group_sizes=[1, 2])
     with tempfile.TemporaryDirectory() as folder:
-        make_model(folder)
+        make_model(folder, narrow=args.smoke)
         turns, sizes = by_turns(folder, args), by_group_size(folder, args)
         processes = by_processes(folder, args)
     if args.plot is not None:
@@ -170,27 +170,23 @@ def main() -> None:
         return {n: round(mine["seconds"] / ours["seconds"], 2) for (n, mine), ours in pairs}
 
     ratios = over(turns, "per_turn", "growing")
-    print(
-        json.dumps(
-            {
-                "benchmark": "scaling",
-                "ratio": ratios[args.turns[-1]],
-                "target": TARGET,
-                "at_turns": args.turns[-1],
-                "ratio_by_turns": ratios,
-                "plain_over_shared_by_group_size": over(sizes, "plain", "shared"),
-                "one_process_over_two": round(processes[1]["seconds"] / processes[2]["seconds"], 2),
-                "turns": turns,
-                "group_sizes": sizes,
-                "processes": processes,
-                "rounds": args.rounds,
-                "quick": args.quick,
-                "cores": os.cpu_count(),
-                "threads": torch.get_num_threads(),
-                "versions": {"python": platform.python_version()}
-                | {name: version(name) for name in ("torch", "transformers", "accelerate")},
-            }
-        )
+    print_result(
+        args,
+        "scaling",
+        ratio=ratios[args.turns[-1]],
+        target=TARGET,
+        at_turns=args.turns[-1],
+        ratio_by_turns=ratios,
+        plain_over_shared_by_group_size=over(sizes, "plain", "shared"),
+        one_process_over_two=round(processes[1]["seconds"] / processes[2]["seconds"], 2),
+        turns=turns,
+        group_sizes=sizes,
+        processes=processes,
+        rounds=args.rounds,
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        versions={"python": platform.python_version()}
+        | versions_of("torch", "transformers", "accelerate"),
     )
 
 

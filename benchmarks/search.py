@@ -24,9 +24,9 @@ import argparse
 import asyncio
 import itertools
 import json
-import multiprocessing
 import platform
 import random
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -36,6 +36,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from harness import in_process, parse, print_result, say
 from peers import present, versions_of
 
 TARGET = 0.5  # of raw tantivy's speed
@@ -48,7 +49,6 @@ CALLERS = (1, 64)
 
 Search = Callable[[str], list[str]]  # the best passages' text
 Row = tuple[str, str, str]  # id, title, text
-spawn = multiprocessing.get_context("spawn")
 
 
 def passages(count: int) -> Iterator[Row]:
@@ -70,6 +70,20 @@ def _word(number: int) -> str:
         word = syllables[number % len(syllables)] + word
         number = number // len(syllables) - 1
     return word
+
+
+def write_corpus(path: Path, count: int) -> None:
+    """Write the corpus, which takes longer to make than to read."""
+    with path.open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in passages(count))
+
+
+def read_corpus(path: Path) -> Iterator[Row]:
+    """Yield what was written."""
+    with path.open() as file:
+        for line in file:
+            name, title, text = json.loads(line)
+            yield name, title, text
 
 
 def make_queries(count: int, documents: int) -> list[str]:
@@ -148,13 +162,13 @@ def build_ours(folder: Path, rows: Iterator[Row]) -> None:
     build_index((Document(*row) for row in rows), folder / "index")
 
 
-def measure(pipe: Connection, name: str, folder: Path, documents: int, queries: list[str]) -> None:
+def measure(pipe: Connection, name: str, folder: Path, corpus: Path, queries: list[str]) -> None:
     """Build, open again, and search: one contender."""
     started = time.perf_counter()
     if name == "ours":
-        build_ours(folder, passages(documents))
+        build_ours(folder, read_corpus(corpus))
     else:
-        CONTENDERS[name](folder, passages(documents))
+        CONTENDERS[name](folder, read_corpus(corpus))
     found: dict[str, Any] = {"build_s": time.perf_counter() - started}
     found["size_mib"] = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) / 2**20
     if name == "ours":
@@ -242,41 +256,41 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[int(share * (len(values) - 1))]
 
 
-def in_process(name: str, documents: int, queries: list[str]) -> dict[str, Any]:
-    mine, theirs = spawn.Pipe()
-    with tempfile.TemporaryDirectory(prefix="vf-search-") as folder:
-        process = spawn.Process(
-            target=measure, args=(theirs, name, Path(folder), documents, queries), daemon=True
-        )
-        process.start()
-        while not mine.poll(0.5):
-            if not process.is_alive() and not mine.poll(0):
-                raise SystemExit(f"{name} died; its traceback is above")
-        found: dict[str, Any] = mine.recv()
-        process.join()
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--documents", type=int, default=100_000, help="default: 100,000")
-    parser.add_argument("--queries", type=int, default=2000, help="default: 2,000")
-    parser.add_argument("--rounds", type=int, default=3, help="medians of so many; default: 3")
+    parser.add_argument("--queries", type=int, default=1000, help="default: 1,000")
+    parser.add_argument("--rounds", type=int, default=1, help="medians of so many; default: 1")
     parser.add_argument("--only", nargs="+", choices=[*CONTENDERS, "ours"], help="for a quick look")
-    args = parser.parse_args()
+    args = parse(parser, documents=500, queries=100)
     queries = make_queries(args.queries, args.documents)
     wanted = args.only or [*CONTENDERS, "ours"]
     names = present(wanted, {"bm25s": "bm25s"}, "{}")
     names = present(names, {"tantivy": "tantivy", "ours": "tantivy"}, "'vf-rl[search]'")
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for _, name in itertools.product(range(args.rounds), names):
-        # Half a second a query is no use to measure two thousand times.
-        asked = queries[: max(100, len(queries) // 10)] if name == "fts5" else queries
-        found = in_process(name, args.documents, asked)
-        runs[name].append(found)
-        print(f"{name:>8}  {line(found)}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="vf-search-") as scratch:
+        corpus = Path(scratch) / "corpus.jsonl"
+        say(f"writing {args.documents:,} passages")
+        write_corpus(corpus, args.documents)
+        for number, name in itertools.product(range(args.rounds), names):
+            # Half a second a query is no use to measure two thousand times.
+            asked = queries[: max(100, len(queries) // 10)] if name == "fts5" else queries
+            say(f"round {number + 1} of {args.rounds}: {name} indexes, then {len(asked):,} queries")
+            folder = Path(scratch) / f"{name}-{number}"
+            folder.mkdir()
+            found = in_process(measure, name, folder, corpus, asked)
+            shutil.rmtree(folder)
+            runs[name].append(found)
+            print(f"{name:>8}  {line(found)}", flush=True)
     results = {name: medians(found) for name, found in runs.items()}
-    print(json.dumps(summary(results) | vars(args) | {"results": results} | versions()))
+    print_result(
+        args,
+        "search",
+        **summary(results),
+        options=vars(args),
+        results=results,
+        versions=versions(),
+    )
 
 
 def line(found: dict[str, Any]) -> str:
@@ -302,7 +316,7 @@ def medians(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    out: dict[str, Any] = {"benchmark": "search", "target": TARGET, "target_per_s": TARGET_PER_S}
+    out: dict[str, Any] = {"ratio": None, "target": TARGET, "target_per_s": TARGET_PER_S}
     p50 = {name: found["callers_1"]["p50_ms"] for name, found in results.items()}
     if "ours" in p50:
         names = {"tantivy": "ratio", "fts5": "fts5_ratio", "bm25s": "bm25s_ratio"}
@@ -313,9 +327,12 @@ def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def versions() -> dict[str, Any]:
-    told = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
-    return {"versions": told | versions_of("tantivy", "bm25s")}
+def versions() -> dict[str, str | None]:
+    told: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+    }
+    return told | versions_of("tantivy", "bm25s")
 
 
 if __name__ == "__main__":

@@ -20,11 +20,13 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import parse, print_result, say
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import vf
@@ -33,9 +35,9 @@ from vf.trainer.settings.load_config import load_config
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "self-play.toml"
-START = ROOT / "runs" / "kuhn-poker-start"
-RUN = ROOT / "runs" / "self-play"
-GAMES = START.with_name("weak-games.jsonl")
+RUNS = ROOT / "runs"
+GAMES = "weak-games.jsonl"
+SMOKE = {"max_steps": 1, "batch_size": 16, "save_steps": 1, "eval_steps": 1}
 BAR = 0.05  # chips per game
 # How likely a weak player bets: before a bet was made, and after one.
 WEAK = {"J": (0.25, 0.15), "Q": (0.5, 0.4), "K": (0.75, 0.65)}
@@ -58,38 +60,63 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--warm-start", action="store_true", help="learn from weak players only")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    if not (START / "model").is_dir():
-        GAMES.parent.mkdir(exist_ok=True)
-        GAMES.unlink(missing_ok=True)
-        asyncio.run(weak_games(12_000))
-        run("sft", "configs/sft/kuhn-poker.toml")
+    args = parse(parser)
+    if args.smoke:
+        with tempfile.TemporaryDirectory(prefix="self-play-") as scratch:
+            play(Path(scratch), args, SMOKE)
+    else:
+        RUNS.mkdir(exist_ok=True)
+        play(RUNS, args, {})
+
+
+def play(runs: Path, args: argparse.Namespace, settings: dict[str, int]) -> None:
+    """Train and measure.
+
+    Args:
+        runs: The folder of the runs.
+        args: The options.
+        settings: Of both runs, other than in their TOMLs.
+    """
+    start, main_run, games = runs / "kuhn-poker-start", runs / "self-play", runs / GAMES
+    where: dict[str, Any] = {"output_dir": str(runs), **settings}
+    if not (start / "model").is_dir():
+        say("games of weak players")
+        games.unlink(missing_ok=True)
+        asyncio.run(weak_games(games, 200 if args.smoke else 12_000))
+        say("learning from them")
+        run("sft", "configs/sft/kuhn-poker.toml", **where, traces=[str(games)])
     if args.warm_start:
         return
-    if RUN.is_dir():
-        run("--resume", str(RUN))
+    say("playing against itself")
+    if main_run.is_dir():
+        run("--resume", str(main_run))
     else:
-        run(str(CONFIG), "--set", f"trainer.args.seed={args.seed}")
+        model = str(start / "model")
+        models = {"model": model, "reference_model": model}
+        tasks = {"eval_examples": 24} if args.smoke else {}
+        run(str(CONFIG), **where, **models, **tasks, seed=args.seed)
+    say("measuring the checkpoints")
     print("| games | exploitability | against an equilibrium | illegal replies |")
     print("|---|---|---|---|")
-    found = {0: measure(START / "model")}
-    for folder in sorted((RUN / "checkpoints").glob("step-*"), key=step_of):
+    found = {0: measure(start / "model")}
+    for folder in sorted((main_run / "checkpoints").glob("step-*"), key=step_of):
         found[step_of(folder)] = measure(folder / "model")
-    games = load_config(CONFIG)[0].args.batch_size  # in a step
+    batch_size = load_config(CONFIG)[0].args.batch_size  # games in a step
     for step, got in found.items():
         print(
-            f"| {games * step:,} | {got['exploitability']:.3f} "
+            f"| {batch_size * step:,} | {got['exploitability']:.3f} "
             f"| {got['equilibrium']:+.3f} | {got['illegal']:.4f} |"
         )
     last = found[max(found)]
-    print(json.dumps({"benchmark": "self_play", "target": BAR, "before": found[0], **last}))
+    ratio = BAR / last["exploitability"]
+    print_result(args, "self_play", ratio=ratio, target=1.0, bar=BAR, before=found[0], **last)
 
 
 def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-async def weak_games(count: int) -> None:
+async def weak_games(path: Path, count: int) -> None:
     """Write games of two weak players."""
     rng = random.Random(0)
 
@@ -100,7 +127,7 @@ async def weak_games(count: int) -> None:
 
     environment = KuhnPoker(num_train=count)
     tasks = [*environment.tasks("train")]
-    with vf.TraceStore(GAMES) as store:
+    with vf.TraceStore(path) as store:
         await vf.evaluate(environment, vf.ScriptedModel(move), tasks=tasks, on_trace=store.append)
 
 
@@ -186,9 +213,11 @@ def asked(role: str, card: str, bet: bool) -> list[dict[str, str]]:
     return [{"role": m.role, "content": m.content} for m in seen[len(moves)]]
 
 
-def run(*words: str) -> None:
-    """Run a command of the library's, with its output on stderr."""
+def run(*words: str, **settings: Any) -> None:
+    """Run a command of the library's with these settings, and its output on stderr."""
     command = [sys.executable, "-m", "vf.trainer.commands.main", *words]
+    for name, value in settings.items():
+        command += ["--set", f"{name}={json.dumps(value)}"]
     subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
 
 

@@ -13,14 +13,10 @@ import asyncio
 import json
 import random
 from collections import deque
-from pathlib import Path
 
-from fake_openai import call_arguments
+from fake_openai import TINY, call_arguments
 from tokenizers import Tokenizer
 
-import vf.inference
-
-TINY = Path(vf.inference.__file__).parent / "tiny" / "tokenizer.json"
 ANSWERS = 64  # different ones of each kind, in turn
 
 

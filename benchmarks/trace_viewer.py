@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from chromium import Tab, chromium, find_chromium
+from harness import missing, parse, print_result, say
 
 import vf
 from vf.traces.trace import Branch, Score, StopReason, Turn
@@ -80,11 +81,8 @@ def make_trace(index: int, tokens: int, rng: random.Random, weights: list[float]
     )
 
 
-async def measure(page: Path) -> dict[str, float]:
+async def measure(program: str, page: Path) -> dict[str, float]:
     """Open the page in a browser of its own."""
-    program = find_chromium()
-    if program is None:
-        raise SystemExit("trace_viewer: there is no Chromium here")
     async with chromium(program) as tab:
         await tab.size(1440, 900)
         started = time.perf_counter()
@@ -144,7 +142,11 @@ def main() -> None:
     parser.add_argument("--traces", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = parse(parser, traces=100, tokens=4000, rounds=1)
+    program = find_chromium()
+    if program is None:
+        missing("Chromium: apt-get install chromium")
+    say(f"writing {args.traces:,} traces of {args.tokens:,} tokens")
     rng = random.Random(0)
     weights = list(accumulate(1 / (rank + 10) for rank in range(VOCABULARY)))
     with tempfile.TemporaryDirectory() as folder:
@@ -152,6 +154,7 @@ def main() -> None:
         with vf.TraceStore(path) as store:
             for index in range(args.traces):
                 store.append(make_trace(index, args.tokens, rng, weights))
+        say("writing the page")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         started = time.perf_counter()
         write_page(find_sources([path]), page, title="benchmark")
@@ -159,25 +162,23 @@ def main() -> None:
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         sizes = {"jsonl_mb": path.stat().st_size / 1e6, "page_mb": page.stat().st_size / 1e6}
         rounds = []
-        for _ in range(args.rounds):
-            rounds.append(asyncio.run(measure(page)))
+        for number in range(args.rounds):
+            say(f"round {number + 1} of {args.rounds}")
+            rounds.append(asyncio.run(measure(program, page)))
             print("  ".join(f"{k} {v:.3f}" for k, v in rounds[-1].items()), flush=True)
     medians = {key: round(median(each[key] for each in rounds), 3) for key in rounds[0]}
-    print(
-        json.dumps(
-            {
-                "benchmark": "trace_viewer",
-                "ratio": round(TARGET_SECONDS / medians["whole_page_s"], 2),
-                "target": 1.0,
-                **medians,
-                "writing_s": round(writing, 1),
-                "writing_memory_growth_mib": round(grown / 1024, 1),
-                **{key: round(value, 1) for key, value in sizes.items()},
-                **vars(args),
-                "cores": os.cpu_count(),
-                "versions": {"python": platform.python_version()},
-            }
-        )
+    print_result(
+        args,
+        "trace_viewer",
+        ratio=round(TARGET_SECONDS / medians["whole_page_s"], 2),
+        target=1.0,
+        **medians,
+        writing_s=round(writing, 1),
+        writing_memory_growth_mib=round(grown / 1024, 1),
+        **{key: round(value, 1) for key, value in sizes.items()},
+        options=vars(args),
+        cores=os.cpu_count(),
+        versions={"python": platform.python_version()},
     )
 
 

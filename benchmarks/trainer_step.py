@@ -26,8 +26,6 @@ of padded rows over that of packed ones by family, or "padded" where a family ca
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import os
 import platform
 import sys
@@ -35,12 +33,12 @@ import tempfile
 from statistics import median
 from typing import Any
 
+from harness import missing, parse, print_result, receive, spawn
 from peers import present, versions_of
 from trainer_step_workers import MODELS, make_model, make_work, ours, trl
 
 TARGETS = {"b": 4.0, "a": 2.5, "compact_b": 3.0, "compact_a": 2.0}
 SHARING_TARGET = 0.35
-spawn = multiprocessing.get_context("spawn")
 
 
 class Contender:
@@ -72,10 +70,7 @@ class Contender:
         self._process.join(30)
 
     def _receive(self) -> Any:
-        while not self._pipe.poll(0.5):
-            if not self._process.is_alive():
-                raise SystemExit("a process of the benchmark died; its traceback is above")
-        return self._pipe.recv()
+        return receive(self._pipe, self._process)
 
 
 def compare(kind: str, mode: str, args: argparse.Namespace, folder: str) -> dict[str, Any]:
@@ -134,7 +129,7 @@ def packing(family: str, args: argparse.Namespace) -> dict[str, Any]:
     work = make_work("A", args.scale)
     settings = {"micro_batch_tokens": args.micro_batch_tokens}
     with tempfile.TemporaryDirectory() as folder:
-        make_model(folder, family)
+        make_model(folder, family, narrow=args.smoke)
         running = {
             "packed": Contender(ours, folder, work, False, settings),
             "padded": Contender(ours, folder, work, False, {**settings, "packing": False}),
@@ -156,14 +151,15 @@ def main() -> None:
     parser.add_argument("--micro-batch-tokens", type=int, default=4352, help="ours, in one pass")
     families = [name for name in MODELS if name != "llama"]
     parser.add_argument("--families", nargs="*", choices=families, default=families)
-    args = parser.parse_args()
+    few = {"contenders": ["ours", "trl"], "families": ["gemma3"]}
+    args = parse(parser, rounds=1, workloads=["B"], modes=["full"], scale=0.1, **few)
     needs = {"trl": "trl", "compact": "trl"}
     args.contenders = present(args.contenders, needs, "'vf-rl[dev]'")
     if not args.contenders:
-        parser.error("none of the contenders can run here")
+        missing("TRL: pip install 'vf-rl[dev]'")
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        make_model(folder)
+        make_model(folder, narrow=args.smoke)
         for mode in args.modes:
             for kind in args.workloads:
                 found[f"{kind.lower()}_{mode}"] = compare(kind, mode, args, folder)
@@ -182,25 +178,22 @@ def main() -> None:
             ratios[f"ratio_compact_{kind}{end}"] = ratio(key, "compact")
             ratios[f"sharing_{kind}{end}"] = ratio(key, "ours", "packed")
     memory = [ratio(key, "trl", what="peak_mib") for key in found]
-    print(
-        json.dumps(
-            {
-                "benchmark": "trainer_step",
-                "ratio": ratios.pop("ratio"),
-                "target": TARGETS["b"],
-                **{name: value for name, value in ratios.items() if value is not None},
-                "memory": min((value for value in memory if value is not None), default=None),
-                "targets": TARGETS | {"sharing_b": SHARING_TARGET},
-                "packing": {family: each["gain"] for family, each in by_family.items()},
-                "runs": found | by_family,
-                "rounds": args.rounds,
-                "scale": args.scale,
-                "micro_batch_tokens": args.micro_batch_tokens,
-                "cores": os.cpu_count(),
-                "versions": {"python": platform.python_version()}
-                | versions_of("torch", "transformers", "trl", "peft"),
-            }
-        )
+    print_result(
+        args,
+        "trainer_step",
+        ratio=ratios.pop("ratio"),
+        target=TARGETS["b"],
+        **{name: value for name, value in ratios.items() if value is not None},
+        memory=min((value for value in memory if value is not None), default=None),
+        targets=TARGETS | {"sharing_b": SHARING_TARGET},
+        packing={family: each["gain"] for family, each in by_family.items()},
+        runs=found | by_family,
+        rounds=args.rounds,
+        scale=args.scale,
+        micro_batch_tokens=args.micro_batch_tokens,
+        cores=os.cpu_count(),
+        versions={"python": platform.python_version()}
+        | versions_of("torch", "transformers", "trl", "peft"),
     )
 
 

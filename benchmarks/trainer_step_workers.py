@@ -6,6 +6,7 @@ import os
 import random
 import time
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+NARROW = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
+
+
 @dataclass(frozen=True)
 class Work:
     """Four groups of sixteen rollouts.
@@ -124,10 +133,10 @@ def make_work(kind: str, scale: float) -> Work:
     )
 
 
-def make_model(folder: str, name: str = "llama") -> None:
+def make_model(folder: str, name: str = "llama", *, narrow: bool = False) -> None:
     """Save a random model of :data:`MODELS`, with the tiny model's tokenizer.
 
-    The Llama has 20 M parameters.
+    The Llama has 20 M parameters, or 1.5 M if it is narrow, for a smoke run.
     """
     import torch
     import transformers
@@ -136,7 +145,7 @@ def make_model(folder: str, name: str = "llama") -> None:
 
     torch.manual_seed(0)
     config_class, settings = MODELS[name]
-    config = getattr(transformers, config_class)(**settings)
+    config = getattr(transformers, config_class)(**settings | (NARROW if narrow else {}))
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(resolve_model("tiny"))
     tokenizer.save_pretrained(folder)
@@ -174,7 +183,9 @@ def peak_mib() -> float:
     return int(line.split()[1]) / 1024
 
 
-def ours(pipe: Any, folder: str, work: Work, use_lora: bool, settings: dict[str, Any]) -> None:
+def ours(
+    pipe: Connection, folder: str, work: Work, use_lora: bool, settings: dict[str, Any]
+) -> None:
     """`Policy.update`, as the trainer calls it."""
     from vf.traces.trace import Branch
     from vf.trainer.learning.batch import Sample
@@ -209,7 +220,7 @@ def ours(pipe: Any, folder: str, work: Work, use_lora: bool, settings: dict[str,
         pipe.send({**found, "padded": float(policy.forward.how == "padded")})
 
 
-def trl(pipe: Any, folder: str, work: Work, use_lora: bool, compact: bool) -> None:
+def trl(pipe: Connection, folder: str, work: Work, use_lora: bool, compact: bool) -> None:
     """TRL's GRPOTrainer, fed the same rollouts; with ``compact``, its head on completions only."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     import trl.trainer.utils

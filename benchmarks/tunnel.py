@@ -4,7 +4,7 @@ Needs a container engine and the image (`vf-rl sandbox build`). One small HTTP s
 process is asked by one and the same program, in turns:
 
 - host: run on this machine, the floor.
-- bridge: run in a container that has a network, by the engine's bridge: the usual way.
+- bridge: run in a container that has a network, by its gateway: the usual way.
 - tunnel: run in a container without a network, through `sandbox.forward`.
 
 Each program keeps its connection, as clients of models do, and sends requests of 2 kB one after the
@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import resource
 import sys
@@ -29,14 +28,21 @@ from collections.abc import AsyncIterator
 from statistics import median
 
 from aiohttp import web
+from harness import missing, need_containers, parse, print_result, say
 
-from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import Profile
 
 TARGET_MS = 1.0
-BULK = 200  # MB
+GATEWAY = """
+import socket, struct
+for line in open("/proc/net/route"):
+    words = line.split()
+    if words[1] == "00000000":
+        print(socket.inet_ntoa(struct.pack("=I", int(words[2], 16))))
+        break
+"""
 CALLS = """
 import http.client, sys, time
 host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -49,17 +55,18 @@ for _ in range(count + 20):
     times.append(time.perf_counter() - began)
 print(1000 * sorted(times[20:])[count // 2])
 """
-FLOW = f"""
+FLOW = """
 import http.client, sys, time
-connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]))
+host, port, bulk = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+connection = http.client.HTTPConnection(host, port)
 began = time.perf_counter()
-connection.request("POST", "/sink", bytes({BULK} * 10**6))
+connection.request("POST", "/sink", bytes(bulk * 10**6))
 connection.getresponse().read()
 middle = time.perf_counter()
-connection.request("GET", "/source")
+connection.request("GET", f"/source/{bulk}")
 answer = connection.getresponse()
 while answer.read(2**18): pass
-print({BULK} / (middle - began), {BULK} / (time.perf_counter() - middle))
+print(bulk / (middle - began), bulk / (time.perf_counter() - middle))
 """
 
 
@@ -80,7 +87,7 @@ async def source(request: web.Request) -> web.StreamResponse:
     """Send what is to flow."""
     answer = web.StreamResponse()
     await answer.prepare(request)
-    for _ in range(BULK * 10):
+    for _ in range(int(request.match_info["bulk"]) * 10):
         await answer.write(bytes(10**5))
     return answer
 
@@ -89,7 +96,8 @@ async def source(request: web.Request) -> web.StreamResponse:
 async def serving(*hosts: str) -> AsyncIterator[list[int]]:
     """Serve on each of these addresses; yield the ports."""
     app = web.Application()
-    app.add_routes([web.post("/call", call), web.post("/sink", sink), web.get("/source", source)])
+    app.add_routes([web.post("/call", call), web.post("/sink", sink)])
+    app.add_routes([web.get("/source/{bulk}", source)])
     runner = web.AppRunner(app)
     await runner.setup()
     try:
@@ -123,20 +131,21 @@ def cpu() -> float:
 
 
 async def run(args: argparse.Namespace) -> None:
-    with contextlib.closing(Engine.connect()) as engine:
-        bridge = engine.call_now("inspect_network", "bridge")
-    gateway = bridge["IPAM"]["Config"][0]["Gateway"]
     times: dict[str, list[float]] = {"host": [], "bridge": [], "tunnel": []}
     ours: dict[str, list[float]] = {name: [] for name in times}
     supervisor = []
-    async with (
-        serving("127.0.0.1", gateway) as (port, outer),
-        open_container(Profile(network="bridge")) as networked,
-        open_container() as sandbox,
-    ):
+    say("starting two containers")
+    async with contextlib.AsyncExitStack() as stack:
+        networked = await stack.enter_async_context(open_container(Profile(network="bridge")))
+        sandbox = await stack.enter_async_context(open_container())
+        gateway = (await inside(networked, GATEWAY)).strip()
+        if not gateway:
+            missing("an engine whose bridge network has a gateway")
+        port, outer = await stack.enter_async_context(serving("127.0.0.1", gateway))
         inner = await sandbox.forward(("127.0.0.1", port))
         assert sandbox._session is not None
-        for _ in range(args.rounds):
+        for number in range(args.rounds):
+            say(f"round {number + 1} of {args.rounds}")
             for name in times:
                 before = cpu(), (await sandbox._session.stats())["cpu"]
                 if name == "host":
@@ -149,7 +158,8 @@ async def run(args: argparse.Namespace) -> None:
                     supervisor.append(1000 * used / args.calls)
                 times[name].append(float(said))
                 ours[name].append(1000 * (cpu() - before[0]) / args.calls)
-        flow = asyncio.create_task(inside(sandbox, FLOW, "127.0.0.1", inner))
+        say(f"{args.bulk} MB each way, through the tunnel and from the host")
+        flow = asyncio.create_task(inside(sandbox, FLOW, "127.0.0.1", inner, args.bulk))
         waits = []
         while not flow.done():
             began = time.perf_counter()
@@ -157,31 +167,36 @@ async def run(args: argparse.Namespace) -> None:
             waits.append(1000 * (time.perf_counter() - began))
             await asyncio.sleep(0.1)
         through = [float(word) for word in (await flow).split()]
-        direct = [float(word) for word in (await on_host(FLOW, "127.0.0.1", port)).split()]
+        direct = [
+            float(word) for word in (await on_host(FLOW, "127.0.0.1", port, args.bulk)).split()
+        ]
     p50 = {name: round(median(found), 3) for name, found in times.items()}
     added = p50["tunnel"] - p50["host"]
     rates = {"tunnel": through, "host": direct}
-    found = {
-        "benchmark": "tunnel",
-        "ratio": round(TARGET_MS / added, 2),
-        "target": 1.0,
-        "added_ms": round(added, 3),
-        "p50_ms": p50,
-        "cpu_ms_per_call": {name: round(median(spent), 3) for name, spent in ours.items()},
-        "supervisor_cpu_ms_per_call": round(median(supervisor), 3),
-        "mb_per_s_up_down": {name: list(map(round, rate)) for name, rate in rates.items()},
-        "exec_ms_meanwhile": {"p50": round(median(waits), 1), "max": round(max(waits), 1)},
-        **vars(args),
-        "cores": os.cpu_count(),
-    }
-    print(json.dumps(found))
+    print_result(
+        args,
+        "tunnel",
+        ratio=round(TARGET_MS / added, 2),
+        target=1.0,
+        added_ms=round(added, 3),
+        p50_ms=p50,
+        cpu_ms_per_call={name: round(median(spent), 3) for name, spent in ours.items()},
+        supervisor_cpu_ms_per_call=round(median(supervisor), 3),
+        mb_per_s_up_down={name: list(map(round, rate)) for name, rate in rates.items()},
+        exec_ms_meanwhile={"p50": round(median(waits), 1), "max": round(max(waits), 1)},
+        options=vars(args),
+        cores=os.cpu_count(),
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--calls", type=int, default=500, help="of each kind, in a round")
-    asyncio.run(run(parser.parse_args()))
+    parser.add_argument("--bulk", type=int, default=200, help="MB that flow each way")
+    args = parse(parser, rounds=1, calls=20, bulk=2)
+    need_containers()
+    asyncio.run(run(args))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from endpoint import report, streamed
+from endpoint import figures, streamed
 
 from vf.inference.endpoint.chat import Chat
 from vf.inference.endpoint.dialect import Answered
@@ -26,8 +26,7 @@ def test_a_streamed_answer_is_the_one_that_is_not_streamed() -> None:
 def test_the_ratio_is_the_target_over_what_a_call_costs_more() -> None:
     cpu = {"direct": 1.25, "floor": 0.5, "ours": 1.75, "verifiers": 7.0}
     results = {name: {"cpu_ms_per_call": value} for name, value in cpu.items()}
-    found = report(results, {"agents": 64})
-    assert (found["benchmark"], found["target"]) == ("endpoint", 1.0)
+    found = figures(results)
     assert (found["ratio"], found["added_ms"], found["peer_ratio"]) == (2.0, 0.5, 4.0)
     del results["verifiers"]
-    assert report(results, {})["peer_ratio"] is None
+    assert figures(results)["peer_ratio"] is None
