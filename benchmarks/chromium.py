@@ -79,7 +79,7 @@ class Tab:
             raise RuntimeError(f"{method}: {error}")
         return message["result"]  # type: ignore[no-any-return]
 
-    async def evaluate(self, script: str) -> Any:
+    async def evaluate(self, script: str) -> Any:  # noqa: ANN401
         """Return the value of a JavaScript expression; a promise is awaited."""
         result = await self.send(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True

@@ -190,13 +190,13 @@ def timed(generate: Callable[[int], int], seed: int) -> Speed:
     return Speed(tokens, time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def matrix_rate() -> float:
+def matrix_rate(size: int = 2048) -> float:
     """Return the FLOP/s of a large product in float32."""
     import torch
 
-    matrix = torch.randn(2048, 2048)
+    matrix = torch.randn(size, size)
     best = min(timed(lambda _: len(matrix @ matrix), 0).wall for _ in range(8))
-    return 2 * 2048**3 / best
+    return 2 * size**3 / best
 
 
 def quickstart(requests: int, max_requests: int | None, max_tokens: int | None) -> Row:
@@ -293,7 +293,7 @@ def main() -> None:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)  # read when torch is loaded
     import torch
 
-    rate = matrix_rate()
+    rate = matrix_rate(256) if args.smoke else matrix_rate()
     rows = [quickstart(args.requests, args.max_requests, args.max_tokens)]
     if args.smollm2.is_dir():
         rows.append(smollm2(args.smollm2))

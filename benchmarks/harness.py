@@ -81,7 +81,7 @@ def need_containers() -> None:
         missing(f"a container engine with the sandbox's image: {problem}")
 
 
-def receive(pipe: Connection, process: BaseProcess) -> Any:
+def receive(pipe: Connection, process: BaseProcess) -> Any:  # noqa: ANN401
     """Return what a process of the benchmark sends; end the benchmark if it dies instead."""
     while not pipe.poll(0.5):
         if not process.is_alive() and not pipe.poll(0):
@@ -89,7 +89,7 @@ def receive(pipe: Connection, process: BaseProcess) -> Any:
     return pipe.recv()
 
 
-def in_process(target: Callable[..., None], *args: object) -> Any:
+def in_process(target: Callable[..., None], *args: object) -> Any:  # noqa: ANN401
     """Call a function in a fresh process, with one end of a pipe before its other arguments.
 
     Returns:

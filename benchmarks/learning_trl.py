@@ -31,6 +31,9 @@ from vf.traces.tools import ArgumentError, Tool
 from vf.traces.trace import ToolEvent, Trace
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, TrainerState
+    from trl import GRPOConfig
+
     from vf.trainer.run.plan import Plan
     from vf.trainer.settings.config import Config
 
@@ -44,7 +47,7 @@ class TrlCalculator:
         """Begin an episode: the calculator keeps no state."""
 
     @functools.wraps(Calculator.calculate)
-    def calculate(self, **arguments: Any) -> Any:
+    def calculate(self, **arguments: Any) -> int | str:
         """Answer the model as ours does, wrong arguments included."""
         try:
             return TOOL.fn(**TOOL.validate(json.dumps(arguments)))
@@ -130,7 +133,7 @@ def train_trl(pipe: Connection, config: Config, folder: Path, slices: Sequence[i
             pipe.recv()
             self.times, self.mark = [], time.perf_counter()
 
-        def on_step_end(self, _: Any, state: Any, __: Any, **others: Any) -> None:
+        def on_step_end(self, _: object, state: TrainerState, __: object, **others: Any) -> None:
             now = time.perf_counter()
             self.times.append(now - self.mark)
             self.mark = now
@@ -164,7 +167,7 @@ def _prompt(plan: Plan, task: Task) -> list[dict[str, Any]]:
     return [message.to_openai() for message in place.environment.first_messages(task)]
 
 
-def _tokenizer(plan: Plan) -> Any:
+def _tokenizer(plan: Plan) -> PreTrainedTokenizerBase:
     """Return the tokenizer for TRL: it shows tools as ours does, and can parse the calls.
 
     TRL derives the tools' schemas itself, in another order of keys and with the return type; the
@@ -191,7 +194,7 @@ def _tokenizer(plan: Plan) -> Any:
     return tokenizer
 
 
-def _grpo_config(plan: Plan, folder: Path) -> Any:
+def _grpo_config(plan: Plan, folder: Path) -> GRPOConfig:
     from trl import GRPOConfig
 
     args, prompts = plan.config.args, plan.environments[0].prompts

@@ -37,7 +37,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness import missing, need_containers, parse, print_result, say
 from peers import versions_of
@@ -48,6 +48,10 @@ from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_container, open_engine, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import find
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
 
 TARGETS = {"exec": 20.0, "python": 100.0}  # times faster than the SDK's exec_run of `true`
 ACQUIRE_TARGET = 10.0  # ms
@@ -86,7 +90,7 @@ class Cli:
 class Sdk:
     """The SDK's `exec_run`."""
 
-    def __init__(self, container: Any) -> None:
+    def __init__(self, container: Container) -> None:
         self.container = container
 
     async def true(self) -> None:
@@ -149,7 +153,7 @@ async def sdk() -> AsyncIterator[Contender]:
         client.close()
 
 
-def sdk_container(client: Any) -> Any:
+def sdk_container(client: DockerClient) -> Container:
     return client.containers.run(
         DEFAULT_IMAGE,
         ["sleep", "3600"],

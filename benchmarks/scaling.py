@@ -24,13 +24,17 @@ import sys
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from harness import parse, print_result, say
 from peers import versions_of
 from scaling_worker import Work, make_config, measure, samples
 from trainer_step_workers import make_model
+
+if TYPE_CHECKING:
+    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.policy import Policy
 
 TARGET = 4.0  # by tokens alone it is 8.5: see results/scaling.md
 TURNS, GROUP_SIZES, PROCESSES = [1, 2, 4, 8, 12, 16], [1, 2, 4, 8, 16], (1, 2)
@@ -41,7 +45,7 @@ Found = dict[str, dict[int, dict[str, float]]]
 
 def prepare(
     folder: str, work: Work, *, per_turn: bool = False, share: bool = True
-) -> tuple[Any, list[Any]]:
+) -> tuple[Policy, list[Sample]]:
     """Return a policy and what it is to train on."""
     from vf.trainer.learning.policy import Policy
 

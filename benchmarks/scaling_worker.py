@@ -10,9 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer_step_workers import LEARNING_RATE, VOCABULARY
+
+if TYPE_CHECKING:
+    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.policy import Policy
+    from vf.trainer.settings.config import Config
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Work:
         return self.groups * self.group_size * self.turns * self.completion
 
 
-def samples(work: Work, *, per_turn: bool = False) -> list[Any]:
+def samples(work: Work, *, per_turn: bool = False) -> list[Sample]:
     """Return the step's samples; the ids are the same however they are cut.
 
     Args:
@@ -84,7 +89,7 @@ def samples(work: Work, *, per_turn: bool = False) -> list[Any]:
     return found
 
 
-def make_config(folder: str, longest: int, settings: dict[str, Any]) -> Any:
+def make_config(folder: str, longest: int, settings: dict[str, Any]) -> Config:
     """Return a run's config whose trainer makes one optimizer step of all weights, in float32."""
     from vf.trainer.settings.load_config import parse_config
 
@@ -99,7 +104,7 @@ def make_config(folder: str, longest: int, settings: dict[str, Any]) -> Any:
     return parse_config({"model": folder, "env": {"id": "none"}, "trainer": {"args": args}})[0]
 
 
-def measure(pairs: Sequence[tuple[Any, list[Any]]], rounds: int) -> list[dict[str, float]]:
+def measure(pairs: Sequence[tuple[Policy, list[Sample]]], rounds: int) -> list[dict[str, float]]:
     """Let policies take optimizer steps in turn: one to warm up, and the median of some more.
 
     Args:

@@ -273,7 +273,7 @@ def main() -> None:
         say(f"writing {args.documents:,} passages")
         write_corpus(corpus, args.documents)
         for number, name in itertools.product(range(args.rounds), names):
-            # Half a second a query is no use to measure two thousand times.
+            # It takes a hundred times as long as the others.
             asked = queries[: max(100, len(queries) // 10)] if name == "fts5" else queries
             say(f"round {number + 1} of {args.rounds}: {name} indexes, then {len(asked):,} queries")
             folder = Path(scratch) / f"{name}-{number}"

@@ -30,6 +30,7 @@ import os
 import platform
 import sys
 import tempfile
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -49,17 +50,17 @@ class Contender:
         args: What it gets after its end of the pipe.
     """
 
-    def __init__(self, target: Any, *args: Any) -> None:
+    def __init__(self, target: Callable[..., None], *args: Any) -> None:
         self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=target, args=(theirs, *args), daemon=True)
         self._process.start()
         self.steps: list[dict[str, float]] = []
-        self._receive()
+        receive(self._pipe, self._process)
 
     def step(self, *, keep: bool) -> dict[str, float]:
         """Take one, and return its seconds, gradient norm and the peak memory so far."""
         self._pipe.send("step")
-        found: dict[str, float] = self._receive()
+        found: dict[str, float] = receive(self._pipe, self._process)
         if keep:
             self.steps.append(found)
         return found
@@ -68,9 +69,6 @@ class Contender:
         """End the process."""
         self._pipe.send("stop")
         self._process.join(30)
-
-    def _receive(self) -> Any:
-        return receive(self._pipe, self._process)
 
 
 def compare(kind: str, mode: str, args: argparse.Namespace, folder: str) -> dict[str, Any]:

@@ -8,7 +8,10 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
 
 GROUPS, ROLLOUTS = 4, 16
 VOCABULARY = 8192
@@ -151,7 +154,7 @@ def make_model(folder: str, name: str = "llama", *, narrow: bool = False) -> Non
     tokenizer.save_pretrained(folder)
 
 
-def set_adapter(model: Any) -> None:
+def set_adapter(model: nn.Module) -> None:
     """Give a model's adapter the same weights wherever it was made; without one, do nothing."""
     import torch
 
@@ -238,7 +241,7 @@ def trl(pipe: Connection, folder: str, work: Work, use_lora: bool, compact: bool
         # What it does on Triton devices: leave out the positions that no loss is computed for.
         vars(trl.trainer.utils)["_use_triton"] = lambda device: True
 
-    def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
+    def rollouts(prompts: list[str], trainer: object) -> dict[str, Any]:
         seen = [0] * GROUPS
         out: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "logprobs": None, "paid": []}
         for prompt in prompts:

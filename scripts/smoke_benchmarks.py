@@ -29,8 +29,8 @@ SHOWN = 4000  # characters of a failed benchmark's output
 def benchmarks(folder: Path = FOLDER) -> dict[str, Path]:
     """Return the benchmarks by name.
 
-    A program has a main guard. One whose file name stands in another file, as a string by itself,
-    is started from there: a server, say, or a worker.
+    A program has a main guard. One whose file name is a string of its own in another file is
+    started from there: a server, say, or a worker.
     """
     trees = {path: ast.parse(path.read_text()) for path in sorted(folder.glob("*.py"))}
     started = {text for tree in trees.values() for text in _strings(tree)}
@@ -104,7 +104,7 @@ def main() -> int:
     found = benchmarks()
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="by default all")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for each (600)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each (900)")
     parser.add_argument("--list", action="store_true", help="only print the names")
     args = parser.parse_args()
     if unknown := [name for name in args.names if name not in found]:

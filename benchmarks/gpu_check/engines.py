@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from gpu_check.models import QWEN3_06B, TINY, make_samples, save_random
@@ -20,6 +20,9 @@ from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.model import Sampling
 from vf.inference.model_files import load_module
 from vf.trainer.settings.load_config import load_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ROOT = Path(__file__).parents[2]
 CUDA = torch.cuda.is_available()
@@ -116,7 +119,9 @@ def _prompts(count: int, length: int, vocabulary: int) -> list[list[int]]:
     return [sample.branch.token_ids[:length] for sample in samples]
 
 
-def _plain(model: Any, prompts: list[list[int]], tokens: int) -> tuple[list[list[int]], float]:
+def _plain(
+    model: PreTrainedModel, prompts: list[list[int]], tokens: int
+) -> tuple[list[list[int]], float]:
     """Return the greedy answers of transformers' `generate`, and the seconds of a warm call."""
     from transformers import GenerationConfig
 
@@ -132,7 +137,7 @@ def _plain(model: Any, prompts: list[list[int]], tokens: int) -> tuple[list[list
 
 
 def _embedded(
-    model: Any, prompts: list[list[int]], tokens: int
+    model: PreTrainedModel, prompts: list[list[int]], tokens: int
 ) -> tuple[list[tuple[list[int], list[float]]], float]:
     """Return the engine's greedy answers with log-probabilities, and the seconds of a warm round.
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from gpu_check.models import FAMILIES, QWEN3_06B, TINY, make_samples, save_random
@@ -220,6 +219,6 @@ def _spread(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: (0.05 * each).bfloat16().float() for name, each in drawn.items()}
 
 
-def _grad(parameter: Any) -> torch.Tensor:
-    grad: torch.Tensor = parameter.grad
-    return grad.detach().float().cpu().flatten()
+def _grad(parameter: torch.nn.Parameter) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad.detach().float().cpu().flatten()

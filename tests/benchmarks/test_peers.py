@@ -9,7 +9,7 @@ from peers import present, versions_of
 NEEDS = {"theirs": "no_such_peer", "also theirs": "no_such_peer", "known": "json"}
 
 
-def test_a_missing_peer_is_named_with_its_line_and_the_others_go_on(
+def test_a_missing_peer_is_named_with_its_line_and_the_others_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VF_REQUIRE_ALL", raising=False)

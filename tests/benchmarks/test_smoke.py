@@ -1,4 +1,4 @@
-"""Every benchmark is found and can be run in little; the commands that pages show exist."""
+"""Every benchmark is found and runs at its smallest size; the commands that pages show exist."""
 
 from __future__ import annotations
 
