@@ -64,7 +64,7 @@ def plain(pipe: Connection, base_url: str, rollouts: int, args: argparse.Namespa
 
     async def run() -> float:
         places = asyncio.Semaphore(args.concurrent)
-        async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
+        async with openai.AsyncOpenAI(base_url=base_url, api_key="none", timeout=None) as client:
 
             async def one() -> None:
                 async with places:

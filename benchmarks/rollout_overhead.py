@@ -87,7 +87,8 @@ async def plain(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
     """The official client, making the same calls."""
     import openai
 
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
+    # No deadline: on a busy machine connecting alone can take longer than the client waits.
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", timeout=None) as client:
         known = inspect.signature(client.completions.create).parameters.keys()
         requests = [
             {name: value for name, value in body.items() if name in known}
