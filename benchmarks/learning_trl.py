@@ -50,7 +50,8 @@ class TrlCalculator:
     def calculate(self, **arguments: Any) -> int | str:
         """Answer the model as ours does, wrong arguments included."""
         try:
-            return TOOL.fn(**TOOL.validate(json.dumps(arguments)))
+            answer: int | str = TOOL.fn(**TOOL.validate(json.dumps(arguments)))
+            return answer
         except ArgumentError as error:
             return f"Error: {error}"
 
