@@ -22,9 +22,11 @@ from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_container, open_engine
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.contract import Sandbox
+from vf.sandbox.hosting.host import RECENT
 from vf.sandbox.hosting.source import sandbox_source
 from vf.sandbox.spec import SandboxSpec
 
+POOL = 2  # containers kept ready
 AT_ONCE = 4  # containers made at a time
 RATE_TARGET = 8.0  # containers a second
 ACQUIRE_TARGET = 10.0  # ms
@@ -57,13 +59,14 @@ async def acquisitions(count: int) -> list[float]:
     """Return how long a container of a task's spec takes where its pool is full, milliseconds."""
     spec = SandboxSpec(writable=True, workdir="/root")
     times = []
-    source = sandbox_source({"backend": "docker", "pool": 2})
-    await source.prefetch([spec] * (count + 2))
+    source = sandbox_source({"backend": "docker", "pool": POOL})
+    await source.prefetch([spec] * (RECENT * POOL + count))  # the pool is all this spec's
     async with source.open(spec):
         pass
     for _ in range(count):
-        while not any(host.containers.ready for host in source.stats()):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(120):
+            while not any(host.containers.ready for host in source.stats()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
         began = time.perf_counter()
         async with source.open(spec):
             times.append(1000 * (time.perf_counter() - began))
