@@ -193,6 +193,7 @@ async def open_model(
 async def _local(
     config: ModelConfig, evaluation: EvalConfig, *, tools: bool, folder: Path, say: Say
 ) -> AsyncIterator[OpenModel]:
+    say(f"{config.name}: loading torch and transformers ...")
     import transformers
 
     from vf.inference.models.local_model import build_local_engine, load_renderer
@@ -210,12 +211,12 @@ async def _local(
     hides_tools = tools and not shows_tools(renderer)
     context = checkpoint.context()
     max_seq_len = min(config.max_seq_len, context or config.max_seq_len)
-    say(f"{config.name}: starting the {config.engine} engine, {max_seq_len} tokens of context")
     async with AsyncExitStack() as stack:
         if hides_tools:
             say(warning := f"WARNING: {config.name}: {HIDES_TOOLS}")
             stack.callback(say, warning)  # again, above the results
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-eval-"))
+        say(f"{config.name}: loading the model ...")
         engine = await asyncio.to_thread(
             build_local_engine,
             config.name,
@@ -227,6 +228,7 @@ async def _local(
             log_path=folder / f"{slug(config.name)}.log",
         )
         stack.callback(engine.stop)
+        say(f"{config.name}: starting the {config.engine} engine, {max_seq_len} tokens of context")
         await asyncio.to_thread(engine.start, say)
         await asyncio.to_thread(engine.publish, 0)
         sampler = engine.sampler(evaluation.generation_timeout)

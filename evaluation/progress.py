@@ -44,7 +44,7 @@ class Progress:
         self._tallies: Sequence[Tally] = ()
         self._shown: Tally | None = None
         self._now = _Now(time.monotonic(), 0)
-        self._waited = ""
+        self._waited = self._loading = ""
         self._last_error = ""
         self._images: Callable[[], list[str]] = list
 
@@ -62,6 +62,7 @@ class Progress:
         if waiting and text.split(":")[-1] == self._waited:
             return
         self._waited = text.split(":")[-1] if waiting else ""
+        self._loading = text if text.endswith(" ...") else ""
         self._print(text)
 
     def _print(self, text: str) -> None:
@@ -119,7 +120,7 @@ class Progress:
     def _numbers(self) -> str:
         tally, now = self._shown, self._now
         if tally is None:
-            return "no rollout has finished yet"
+            return self._loading or "no rollout has finished yet"
         parts = [f"reward {tally.reward.mean:.3f}" if tally.reward.count else "reward –"]
         if tally.reward.count and tally.done > tally.reward.count:
             parts.append(f"({tally.reward.total / tally.done:.3f} with not scored = 0)")

@@ -13,6 +13,7 @@ memory than there is to spare: peft's own forward stays.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,10 +36,10 @@ class LoraLayers:
         self._layers: list[Any] = []
         self._experts: list[Any] = []
         self._merged: dict[Any, torch.Tensor] = {}
-        try:
-            from peft.tuners.lora import Linear, ParamWrapper
-        except ImportError:
+        if "peft" not in sys.modules:  # whose layers it has none of, then: spare its import
             return
+        from peft.tuners.lora import Linear, ParamWrapper
+
         self._layers = [module for module in model.modules() if type(module) is Linear]
         wrappers = [module for module in model.modules() if type(module) is ParamWrapper]
         # The adapters of several tensors of one module are nested; the outermost is called.

@@ -243,3 +243,12 @@ def test_with_json_nothing_else_is_on_standard_output(tmp_path: Path, command: l
     assert json.loads(out)
     for said in ("imported", "scored", "from a child", "a descriptor", "from C"):
         assert said in err
+
+
+def test_the_display_says_what_is_being_loaded_until_something_else_is_said() -> None:
+    console = Console(file=io.StringIO())
+    progress = Progress(console)
+    progress.say("tiny: loading torch and transformers ...")
+    assert "tiny: loading torch and transformers ..." in progress._line()
+    progress.say("tiny: starting the embedded engine")
+    assert "no rollout has finished yet" in progress._line()
