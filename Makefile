@@ -8,10 +8,12 @@ PIP := --no-compile -c constraints/cpu.txt
 VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
 # Has torch, transformers, peft and accelerate; on a machine with a GPU often not this .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
-# Two processes with a pool of spinning threads each would wait for each other.
 # Marks of tests that need a part which pip cannot install: see tests/parts.py.
 PARTS := (docker or dockerd or vllm or browser or tmux or busybox or sshd or debootstrap or gate)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# One worker more than cores, since many tests wait. Two processes with a pool of spinning threads
+# each would wait for each other.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Python keeps the bytecode of what it imports even where the environment says not to, as images for
 # containers often do: without it every start compiles some 3,000 files, which takes 10 seconds.

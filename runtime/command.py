@@ -115,8 +115,8 @@ def check_run_exists(run: Path) -> None:
     nearest = sorted(beside, key=lambda name: (-likeness(name), name))[:_NAMED]
     there = ", ".join(str(run.parent / name) for name in nearest)
     more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
-    known = f". There are: {there}{more}" if there else f", and no run in {run.parent}"
-    raise ConfigError(f"there is no run {run}{known}")
+    known = f". Runs beside it: {there}{more}" if there else f", and no run in {run.parent}"
+    raise ConfigError(f"there is no folder {run}{known}")
 
 
 def runs_in(folder: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.docs.blocks import PAGES, ROOT
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 PROGRAMS = sorted((ROOT / "benchmarks").glob("*.py"))
 OTHERS = [ROOT / ".ci" / "run", *sorted((ROOT / "configs").rglob("*.toml"))]
+BENCHMARKS = benchmarks()
 COMMAND = re.compile(r"python ((?:benchmarks|scripts)/\w+\.py)(.*)")
 
 
@@ -40,11 +42,12 @@ SHOWN = sorted(
 )
 
 
+@cache
 def options_of(program: Path) -> set[str]:
     """Return the options that a program adds."""
     calls = [n for n in ast.walk(ast.parse(program.read_text())) if isinstance(n, ast.Call)]
     words = [word.value for n in calls for word in n.args if isinstance(word, ast.Constant)]
-    smoke = {"--smoke"} if program in benchmarks().values() else set()
+    smoke = {"--smoke"} if program in BENCHMARKS.values() else set()
     return {w for w in words if isinstance(w, str) and w.startswith("--")} | smoke | {"--help"}
 
 
@@ -55,13 +58,13 @@ def test_a_command_that_is_shown_exists_with_its_options(
     path = ROOT / program
     assert path.is_file()
     if path.parent.name == "benchmarks":
-        assert path.stem in benchmarks()
+        assert path.stem in BENCHMARKS
     assert set(options) <= options_of(path)
 
 
 def test_every_benchmark_says_how_to_run_it() -> None:
     commands = {program for path in PROGRAMS for program, _ in shown(path)}
-    assert {f"benchmarks/{path.name}" for path in benchmarks().values()} <= commands
+    assert {f"benchmarks/{path.name}" for path in BENCHMARKS.values()} <= commands
 
 
 GUARD = 'if __name__ == "__main__":\n    main()\n'

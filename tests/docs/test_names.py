@@ -49,4 +49,4 @@ def test_every_knob_is_a_setting() -> None:
 def test_the_loop_names_every_setting_of_the_loop() -> None:
     """What it leaves out stands elsewhere: the run's own limits, and how much is shown."""
     said = set(re.findall(r"\w+", " ".join(code("loop.md"))))
-    assert set(LoopArgs.model_fields) - said == {"max_steps", "sample_steps", "learned_groups"}
+    assert set(LoopArgs.model_fields) - said == {"sample_steps", "learned_groups"}

@@ -150,7 +150,7 @@ def test_what_the_policy_says_can_fill_the_users_context_and_is_scored() -> None
         trace = talked(table, "tea " * 2000, hears=100_000, rules="{persona} {goal}")
     assert trace.error is None
     assert trace.reward == 1.0
-    assert str(record(trace).ended).startswith("no answer: ModelError")
+    assert str(record(trace).ended).startswith("no answer: ContextFull")
     assert trace.stop_reason is vf.StopReason.TERMINATED
 
 

@@ -127,6 +127,7 @@ def test_f1_pays_a_part_of_the_answer(files: dict[str, Any], tmp_path: Path) -> 
     assert run(WikiQA(**files), GOOD).reward == 0.0
 
 
+@pytest.mark.slow
 def test_a_dead_retriever_is_found_before_the_run_and_earns_no_reward(
     files: dict[str, Any],
 ) -> None:

@@ -35,6 +35,7 @@ def refused(capsys: Capsys, *argv: str) -> str:
     return err
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_not_there(capsys: Capsys) -> None:
     with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
@@ -112,6 +113,7 @@ def test_a_server_that_answers_as_a_model_that_it_does_not_list_is_used_with_a_n
     assert f"note: {url} answers as 'stand-in', though it lists only other" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503, 500])
 def test_a_server_that_is_busy_or_loading_is_asked_again(capsys: Capsys, status: int) -> None:
     with standing(busy=[status] * 3) as (url, _):

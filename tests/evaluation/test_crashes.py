@@ -181,6 +181,7 @@ def test_a_finished_evaluation_needs_no_server(
     assert first[0] == 0
 
 
+@pytest.mark.slow
 def test_a_group_that_is_scored_together_is_retried_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

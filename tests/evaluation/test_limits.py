@@ -53,6 +53,7 @@ def test_cost(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert found["cost"] == pytest.approx(0.08)
 
 
+@pytest.mark.slow
 def test_wall_time_ends_an_answer_that_is_under_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +62,7 @@ def test_wall_time_ends_an_answer_that_is_under_way(
     assert (found["stop_reasons"], found["turns"]) == ({"max_seconds": 2}, 0)
 
 
+@pytest.mark.slow
 def test_wall_time_is_not_spent_by_waiting_for_a_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

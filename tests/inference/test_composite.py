@@ -61,6 +61,7 @@ def check(folder: Path, before: dict[str, torch.Tensor], name: str, expected: li
     assert logprobs(folder, name) == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_trained_text_model_is_put_back_into_its_composite(name: str, tmp_path: Path) -> None:
     before = composite(name, tmp_path / "base")

@@ -92,6 +92,7 @@ def test_new_weights_are_sampled_from_at_once() -> None:
         assert abs(before.logprobs[0] - after.logprobs[0]) > 1e-3
 
 
+@pytest.mark.slow
 def test_nothing_is_sampled_while_paused_and_everything_resumes_after(
     engine: EmbeddedEngine,
 ) -> None:

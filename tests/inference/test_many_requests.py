@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from tests.inference.local_server import completion
@@ -22,6 +23,7 @@ def limited() -> dict[str, Any]:
     return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))}
 
 
+@pytest.mark.slow
 def test_a_client_queues_what_its_open_files_do_not_allow_and_reports_it_once() -> None:
     async def answer(request: web.Request) -> web.Response:
         await asyncio.sleep(0.1)
@@ -47,6 +49,7 @@ def test_a_client_queues_what_its_open_files_do_not_allow_and_reports_it_once() 
     assert said.decode().count("the rest wait: the limit of open files is 256") == 1
 
 
+@pytest.mark.slow
 def test_a_server_survives_more_clients_than_its_open_files_allow() -> None:
     with subprocess.Popen(
         [*SCRIPT, "serve"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **limited()

@@ -308,6 +308,7 @@ def test_a_chat_answer_that_takes_too_long_is_given_up_and_not_asked_for_again()
     run(main)
 
 
+@pytest.mark.slow
 def test_a_chat_api_that_is_overloaded_is_waited_for() -> None:
     async def main() -> None:
         async with serving() as (server, _):

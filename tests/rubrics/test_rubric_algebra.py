@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -149,6 +150,7 @@ def test_a_worse_penalty_never_pays(case: Case, a: float, b: float, data: st.Dat
     assert reward(harsh) <= reward(mild)
 
 
+@pytest.mark.slow
 @given(cases(), UNIT, UNIT)
 @SETTINGS
 def test_a_better_group_reward_never_costs(case: Case, a: float, b: float) -> None:

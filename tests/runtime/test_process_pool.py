@@ -92,6 +92,7 @@ def test_the_workers_traceback_is_the_cause() -> None:
     assert "raise KeyError(message)" in str(caught.value.__cause__)
 
 
+@pytest.mark.slow
 def test_a_function_that_hangs_is_killed_and_holds_up_no_other(tmp_path: Path) -> None:
     path = tmp_path / "pid"
 

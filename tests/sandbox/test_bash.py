@@ -134,6 +134,7 @@ def test_on_timeout_the_rest_is_skipped_and_the_state_kept(command: str) -> None
     inside(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["kill -STOP $$", "trap '' USR1; while :; do :; done"])
 def test_a_shell_that_does_not_stop_is_killed_and_reported_as_lost(command: str) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:

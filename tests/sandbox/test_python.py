@@ -91,6 +91,7 @@ def test_on_timeout_the_code_stops_and_the_state_is_kept(code: str) -> None:
     inside(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

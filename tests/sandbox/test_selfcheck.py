@@ -70,6 +70,7 @@ def test_the_local_backend_keeps_the_contract() -> None:
     assert len([result for result in results if result.outcome == "skipped"]) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "group", "name"), BROKEN, ids=[broken.__name__ for broken, _, _ in BROKEN]
 )
@@ -88,6 +89,7 @@ def test_a_sandbox_with_a_network_is_caught(engine: Engine) -> None:
     assert "by UDP" in failures(results)[name].came
 
 
+@pytest.mark.slow
 def test_a_backend_that_ignores_timeouts_is_caught_and_waited_for_no_longer_than_said() -> None:
     results = check(backend(IgnoresTimeouts), "timeouts", match="a ", patience=1)
     found = failures(results)["one that is over is a result, with the output so far"]

@@ -209,6 +209,7 @@ def test_a_supervisor_that_hangs_is_a_lost_sandbox() -> None:
     inside(body)
 
 
+@pytest.mark.slow
 def test_a_supervisor_ends_when_its_client_gives_no_sign_of_life() -> None:
     async def body() -> None:
         source = (resources.files("vf.sandbox") / "supervisor.py").read_text("utf-8")
@@ -249,6 +250,7 @@ def test_an_answer_that_lay_unread_is_read(clock: Clock) -> None:
     inside(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("says", "why"),
     [

@@ -170,6 +170,7 @@ def test_the_calls_of_a_turn_run_in_their_order(open_local: OpenSandbox) -> None
     assert heard(trace)[-1] == "0,1,2,3,4,5,6,7"
 
 
+@pytest.mark.slow
 def test_one_turn_cannot_take_more_than_its_share_of_time(open_local: OpenSandbox) -> None:
     env = Bench(open_local)
     env.tool_timeout = 3.0

@@ -80,6 +80,7 @@ def test_a_full_fine_tune_is_published_by_disk(make_trainer: MakeTrainer, journa
     assert not journal.calls("/v1/load_lora_adapter")
 
 
+@pytest.mark.slow
 def test_a_step_survives_a_crash_of_its_server(make_trainer: MakeTrainer, journal: Journal) -> None:
     how = BLIND | {"token_seconds": 0.03}
     settings = inference(journal, how, logprob_tolerance=1e9)
@@ -104,6 +105,7 @@ def test_a_step_survives_a_crash_of_its_server(make_trainer: MakeTrainer, journa
     assert trainer.folder.inference_log.read_text().count("Loading") == 2, "both lives are logged"
 
 
+@pytest.mark.slow
 def test_a_step_does_not_notice_that_one_of_its_servers_died(
     make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_two_steps_with_right_masks(make_trainer: Any, tmp_path: Path) -> None:
     trainer: RLTrainer = make_trainer(
         env="test-geo-qa",

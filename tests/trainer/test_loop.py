@@ -45,6 +45,7 @@ def test_zero_steps_off_policy_is_exactly_on_policy(make_trainer: Any) -> None:
     assert all(line["ratio/max"] == pytest.approx(1.0, abs=0.01) for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [1, 2])
 def test_no_token_is_older_than_allowed_and_none_of_a_step_is_lost(
     make_trainer: Any, ahead: int
@@ -197,6 +198,7 @@ def broken_at(path: Path, steps: set[int]) -> dict[str, Any]:
     return {"loss_fn": "custom", "import_path": f"{path}:loss"}
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_is_skipped_and_counted(
     make_trainer: Any, tmp_path: Path
 ) -> None:
@@ -209,6 +211,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(
     assert trainer.policy.optimizer_steps == 2
 
 
+@pytest.mark.slow
 def test_a_run_whose_steps_are_not_finite_in_a_row_ends_with_what_it_has(
     make_trainer: Any, tmp_path: Path
 ) -> None:

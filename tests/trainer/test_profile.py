@@ -180,6 +180,7 @@ def test_a_profiled_run_has_a_trace_and_numbers_that_fit(make_trainer: TrainerFa
     assert any("Backward" in name for name in names)
 
 
+@pytest.mark.slow
 def test_steps_without_a_lesson_are_distinguished_from_a_profile(
     make_trainer: TrainerFactory,
 ) -> None:
@@ -233,6 +234,7 @@ def test_the_table_divides_as_it_should() -> None:
     assert ["step", "6.000"] in lines
 
 
+@pytest.mark.slow
 def test_the_matmul_rate_is_that_of_a_product_that_takes_a_while() -> None:
     rate, how = matmul_rate(torch.device("cpu"), torch.float32)
     size = int(how.split()[0])

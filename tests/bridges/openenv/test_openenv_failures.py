@@ -40,6 +40,7 @@ def test_a_server_that_raises_or_never_answers_earns_no_reward(guess: str) -> No
     servers.OPEN.clear()  # the server is still at it
 
 
+@pytest.mark.slow
 def test_a_call_that_waits_for_those_before_it_is_not_late(guess: str) -> None:
     calls = [ToolCall(f"c{i}", "step", '{"message": "slow"}') for i in range(5)]
     environment = OpenEnvEnvironment(guess, as_tool=True, max_turns=1)
@@ -57,6 +58,7 @@ def test_an_episode_that_ends_without_a_reward_has_none(guess: str) -> None:
     assert "without any reward" in trace.error.message
 
 
+@pytest.mark.slow
 def test_a_server_that_is_full_is_waited_for(guess: str) -> None:
     with servers.served(servers.guess_app(max_concurrent_envs=1)) as url:
         environment = OpenEnvEnvironment(url, num_train=4)

@@ -155,12 +155,14 @@ def test_a_row_that_does_not_fit_its_image_is_no_fault_of_the_models(bench: Benc
         asyncio.run(bench.taken({}))
 
 
+@pytest.mark.slow
 def test_tests_that_do_not_end_are_not_passed(bench: Bench) -> None:
     bench.settings = replace(bench.settings, timeout=2.0)
     found = bench.verdict({"sums.py": "import time\ntime.sleep(60)\n" + small_repo.RIGHT})
     assert (found.resolved, found.problem) == (False, "no test was reported")
 
 
+@pytest.mark.slow
 def test_a_bug_is_brought_first_and_its_reverse_is_the_repair(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     small_repo.git(bench.repo, "apply", "-", text=bench.row["patch"])

@@ -188,6 +188,7 @@ def test_our_own_limit_ends_their_rollout_in_order() -> None:
     assert their_quiz.CLOSED == ["rollout", "rubric"]
 
 
+@pytest.mark.slow
 def test_a_time_limit_of_theirs_cuts_the_rollout() -> None:
     class Slow(vf.ScriptedModel):
         async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:

@@ -135,6 +135,7 @@ def test_a_token_budget_ends_an_agent() -> None:
     assert [turn.completion_tokens for turn in trace.turns] == [10, 10, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang", ["awaits", "blocks"])
 def test_an_agent_that_takes_too_long_after_an_answer_is_truncated_and_scored(hang: str) -> None:
     blocked = threading.Event()
@@ -161,6 +162,7 @@ def test_an_agent_that_takes_too_long_to_ask_is_a_failure() -> None:
     assert_failed(run(idle, timeout=0.1), "longer than its 0.1 s", "no answer of the model's")
 
 
+@pytest.mark.slow
 def test_an_agent_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_episode, "STOP_TIMEOUT", 0.1)
     later: list[int] = []

@@ -80,6 +80,7 @@ def test_failures_of_the_machinery_and_numbers_are_no_crash() -> None:
     assert (number.error, number.info["output"]) == (None, "4")
 
 
+@pytest.mark.slow
 def test_an_agent_that_takes_too_long_is_cancelled_there(tmp_path: Path) -> None:
     (trace,) = play(environment(functions.wait, timeout=1.5), task(folder=str(tmp_path)))
     assert (trace.error, trace.stop_reason) == (None, vf.StopReason.TRUNCATED)

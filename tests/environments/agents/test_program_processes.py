@@ -33,6 +33,7 @@ print(pid, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "reason"),
     [
@@ -58,6 +59,7 @@ asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(["4"] * 9)))
 """
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)

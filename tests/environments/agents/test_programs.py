@@ -133,6 +133,7 @@ def test_a_program_that_never_asks_is_a_failure() -> None:
     assert "ended before it had an answer" in trace.error.message
 
 
+@pytest.mark.slow
 def test_a_program_that_takes_too_long_is_stopped_and_scored() -> None:
     trace = run("print(ask(), flush=True)\nsignal.pause()", timeout=3.0)
     assert (trace.error, trace.stop_reason) == (None, vf.StopReason.TRUNCATED)
@@ -227,6 +228,7 @@ urllib.request.urlopen(urllib.request.Request(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "signal.pause()"])
 def test_a_second_program_scores_what_the_first_has_left(ending: str) -> None:
     text = f"open('work.txt', 'w').write('!')\nprint(ask(), flush=True)\n{ending}"
@@ -236,6 +238,7 @@ def test_a_second_program_scores_what_the_first_has_left(ending: str) -> None:
     assert trace.truncated == bool(ending)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scores", "why"),
     [("1 / 0", "exit code 1, after: "), ("open('pipe').read()", "it took too long")],

@@ -49,6 +49,7 @@ def test_the_agents_folder_and_files_are_copied(
     assert play(agent([*PYTHON, "main.py"], sandbox=sandbox)).info["output"] == "4\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_takes_too_long_is_stopped_and_its_files_are_read(sandbox: object) -> None:
     text = "ask()\nopen('report.md', 'w').write('half')\nsignal.pause()"
     trace = run(text, sandbox, collect=["report.md"], timeout=4.0)

@@ -98,6 +98,7 @@ def test_none_is_left_out() -> None:
     assert bundled == {*TASKS, "kuhn-poker", "tic-tac-toe"}, "games in which nobody always wins"
 
 
+@pytest.mark.slow
 def test_it_passes_every_check(name: str, reported: Reported) -> None:
     expected = dict.fromkeys(CHECKS, "ok")
     if name in NO_TEXT_TO_LEAK:

@@ -207,6 +207,7 @@ def test_a_server_that_cannot_be_started_again_ends_the_run(stand: Stand) -> Non
         available(standing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rung", "path", "how"),
     [

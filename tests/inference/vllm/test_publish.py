@@ -66,6 +66,7 @@ def test_the_new_adapter_is_loaded_before_the_old_one_goes(stand: Stand) -> None
     assert order == [LOAD, LOAD, UNLOAD, LOAD, UNLOAD]
 
 
+@pytest.mark.slow
 def test_an_adapter_stays_for_the_requests_that_began_with_it(stand: Stand) -> None:
     standing = stand(how={"token_seconds": 0.05}).start()
     standing.publish(4, 1)
@@ -103,6 +104,7 @@ def test_a_model_is_read_again_while_the_server_holds_still(stand: Stand) -> Non
     assert not standing.journal.calls("/v1/completions", LOAD)
 
 
+@pytest.mark.slow
 def test_a_request_under_way_continues_with_the_new_weights_and_tells_which(stand: Stand) -> None:
     standing = stand("disk", {"token_seconds": 0.05}).start()
     standing.publish(1, 1)
@@ -135,6 +137,7 @@ def test_a_server_of_somebody_elses_finishes_its_requests_first(stand: Stand, se
     assert standing.weights.untied == [False]
 
 
+@pytest.mark.slow
 def test_while_it_is_drained_new_requests_wait_on_this_side(stand: Stand, serve: Serve) -> None:
     standing = stand("disk", base_url=serve(token_seconds=0.05)).start()
     standing.publish(1, 1)

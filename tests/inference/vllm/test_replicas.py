@@ -292,6 +292,7 @@ def test_one_that_refuses_the_weights_when_it_is_back_is_given_up(
     assert standing.sample_of(1).token_ids == [5, 5]
 
 
+@pytest.mark.slow
 def test_a_server_that_preempts_is_sent_fewer_requests(stand_together: Stand) -> None:
     standing = stand_together(replicas=2, how={"token_seconds": 0.02, "cache": 8}).start()
     standing.publish(4, 0)

@@ -67,6 +67,7 @@ def test_the_environments_own_limit_on_a_tool_holds_as_well(url: str) -> None:
     assert trace.error.message == "tool 'sleep' took longer than its 0.3 s"
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_is_a_failure_and_no_hang() -> None:
     with served() as (address, server, said):
         environment = Desk(tools(url=f"{address}/mcp"))

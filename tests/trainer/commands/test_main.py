@@ -101,6 +101,7 @@ def test_a_typing_error_is_bad_usage_and_gets_a_suggestion(
     assert words in err
 
 
+@pytest.mark.slow
 def test_nothing_but_training_and_export_needs_an_extra(tmp_path: Path) -> None:
     code = "from vf.trainer.commands.main import main; sys.exit(main(sys.argv[1:]))"
 

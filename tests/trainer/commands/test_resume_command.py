@@ -127,7 +127,8 @@ def test_runs_are_named_where_there_is_no_such_run(
 ) -> None:
     assert main([*command, str(tmp_path / "nope")]) == 2
     assert (
-        f"there is no run {tmp_path / 'nope'}, and no run in {tmp_path}" in capsys.readouterr().err
+        f"there is no folder {tmp_path / 'nope'}, and no run in {tmp_path}"
+        in capsys.readouterr().err
     )
     for name in ("run-1", "quickstart-1", "quickstart-2"):
         (tmp_path / name).mkdir()
@@ -135,5 +136,6 @@ def test_runs_are_named_where_there_is_no_such_run(
     assert main([*command, str(tmp_path / "quikstart-2")]) == 2
     named = ", ".join(str(tmp_path / name) for name in ("quickstart-2", "quickstart-1", "run-1"))
     assert (
-        f"there is no run {tmp_path / 'quikstart-2'}. There are: {named}" in capsys.readouterr().err
+        f"there is no folder {tmp_path / 'quikstart-2'}. Runs beside it: {named}"
+        in capsys.readouterr().err
     )

@@ -50,7 +50,7 @@ def test_a_folder_in_the_wrong_place_is_named(
         ([run], f"{run} is a folder: name a TOML file; to continue the run in it, write --resume"),
         ([run.parent], f"{run.parent} is a folder: name a TOML file\n"),
         (["--resume", run.parent], "not the folder of a run; it holds the runs one: name one"),
-        (["--resume", tmp_path / "no"], "there is no file config.toml in it"),
+        (["--resume", tmp_path / "no"], f"there is no folder {tmp_path / 'no'}"),
     ):
         assert main([*map(str, argv)]) == 2
         assert said in capsys.readouterr().err

@@ -138,6 +138,7 @@ def test_a_file_without_any_trace_fails_and_says_why(
     assert [each.name for each in tmp_path.iterdir()] == ["other.jsonl"]
 
 
+@pytest.mark.slow
 def test_the_page_is_served_until_an_interrupt(run: Path) -> None:
     nowhere = run.parent / "rum"
     command = [sys.executable, "-m", "vf.trainer.commands.main", "view", str(run), str(nowhere)]

@@ -88,6 +88,7 @@ def test_what_would_help_is_named(settings: dict[str, Any], named: str, models: 
         fitted(configured(vllm(gpus=[1]), **settings), shape_of("Qwen3-8B", models), 24)
 
 
+@pytest.mark.slow
 def test_a_server_without_room_for_one_context_is_refused(models: Path) -> None:
     config = configured(vllm(args={"gpu_memory_utilization": 0.2}))
     with pytest.raises(vf.ConfigError, match=r"gpu_memory_utilization, lower trainer\.args"):

@@ -78,6 +78,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         assert (found[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-9, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "backward"), [*((case, True) for case in CASES), ("packed", False)]
 )

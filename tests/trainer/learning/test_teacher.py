@@ -110,7 +110,7 @@ def test_a_teacher_or_an_entropy_bonus_counts_where_all_rewards_are_equal() -> N
             "temperature = 0.9, but a teacher at teacher_base_url answers at temperature 1",
         ),
         ({"teacher_model": "t", "top_p": 0.9}, "top_p changes what is sampled"),
-        ({"teacher_model": "t", "max_refill": 0.5}, "with teacher_reward_coef = 0 rewards teach"),
+        ({"teacher_model": "t", "max_refill": 0.5}, "with teacher_reward_coef = 0 rewards give"),
         ({"teacher_model": "t", "teacher_coef": 0.0}, "teacher_coef.*greater than 0"),
     ],
 )

@@ -323,7 +323,7 @@ def test_runs_that_have_nothing_to_export_are_named(
         assert main(["export", *map(str, words)]) == 2
         return capsys.readouterr().err
 
-    assert f"there is no run {tmp_path / 'nowhere'}" in refused(tmp_path / "nowhere")
+    assert f"there is no folder {tmp_path / 'nowhere'}" in refused(tmp_path / "nowhere")
     assert "is a file; name a run's folder" in refused(copy / "config.toml")
     assert f"it holds the runs {copy.name}: name one" in refused(copy.parent)
     assert "is a model or an adapter already" in refused(resolve_model("tiny"))

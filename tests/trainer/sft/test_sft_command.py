@@ -86,6 +86,7 @@ def test_a_run_from_its_toml_to_a_model(
     assert tomllib.loads((run / "config.toml").read_text())["trainer"]["args"]["max_steps"] == 6
 
 
+@pytest.mark.slow
 def test_the_first_step_is_saved_by_the_clock(toml: Path, tmp_path: Path) -> None:
     quick = ["run_name=timed", "max_steps=2", "save_steps=50", "save_minutes=5"]
     assert main([str(toml), *(word for each in quick for word in ("--set", each))]) == 0

@@ -161,6 +161,7 @@ def test_the_held_out_loss_falls(warmed: tuple[RunFolder, SftConfig, Warmed]) ->
     assert set(lines[1]) >= {"loss", "grad_norm", "learning_rate", "token_accuracy"}
 
 
+@pytest.mark.slow
 def test_the_model_is_one_that_a_run_takes(warmed: tuple[RunFolder, SftConfig, Warmed]) -> None:
     from vf.trainer.preflight import preflight
     from vf.trainer.settings.load_config import parse_config

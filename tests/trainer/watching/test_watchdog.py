@@ -110,6 +110,7 @@ class Hangs(vf.Environment):
         return vf.Step("", terminated=True)
 
 
+@pytest.mark.slow
 def test_a_run_says_who_waits_for_what(make_trainer: Any) -> None:
     vf.register("test-hangs", Hangs)
     trainer: RLTrainer = make_trainer(env="test-hangs", stall_timeout=2.0, max_steps=1)
