@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -69,33 +70,34 @@ def fault(name: str, code: int, output: str) -> str | None:
 
 def run(name: str, path: Path, timeout: float) -> bool:
     """Run a benchmark, print a line about it, and return whether it passed."""
-    print(f"{name:<18} ", end="", flush=True)
-    began = time.monotonic()
+    began, label = time.monotonic(), f"{name:<18}"
     # What it writes where it is started stays out of the clone.
     with tempfile.TemporaryDirectory(prefix="smoke-") as folder:
         try:
             done = subprocess.run(
                 [sys.executable, path, "--smoke"],
                 cwd=folder,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
                 capture_output=True,
                 text=True,
                 timeout=timeout,
             )
         except subprocess.TimeoutExpired as error:
-            print(f"FAILED   it ran for {timeout:.0f} s")
+            print(f"{label} FAILED   it ran for {timeout:.0f} s")
             for part in (error.stdout, error.stderr):
                 print((part or b"").decode(errors="replace")[-SHOWN:])
             return False
     spent = f"{time.monotonic() - began:4.0f} s"
     said = done.stderr.strip().splitlines()
     if done.returncode == MISSING and not os.environ.get("VF_REQUIRE_ALL"):
-        print(f"skipped  {said[-1] if said else ''}")
+        print(f"{label} skipped  {said[-1] if said else ''}", flush=True)
         return True
     if wrong := fault(name, done.returncode, done.stdout):
-        print(f"FAILED   {spent}  {wrong}")
+        print(f"{label} FAILED   {spent}  {wrong}")
         print(done.stdout[-SHOWN:], done.stderr[-SHOWN:], sep="\n")
         return False
-    print(f"ok       {spent}", *(line for line in said if "is not installed" in line), sep="  ")
+    notes = [line for line in said if "is not installed" in line]
+    print(f"{label} ok       {spent}", *notes, sep="  ", flush=True)
     return True
 
 
@@ -114,8 +116,11 @@ def main() -> int:
         return 0
     began = time.monotonic()
     names = args.names or list(found)
-    failed = [name for name in names if not run(name, found[name], args.timeout)]
-    print(f"{len(names)} benchmarks, {len(failed)} failed, {time.monotonic() - began:.0f} s")
+    # Nothing is measured, so one runs on each core.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        passed = list(pool.map(lambda name: run(name, found[name], args.timeout), names))
+    failed = passed.count(False)
+    print(f"{len(names)} benchmarks, {failed} failed, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 
 

@@ -126,16 +126,12 @@ def test_runs_are_named_where_there_is_no_such_run(
     tmp_path: Path, capsys: Capsys, command: list[str]
 ) -> None:
     assert main([*command, str(tmp_path / "nope")]) == 2
-    assert (
-        f"there is no folder {tmp_path / 'nope'}, and no run in {tmp_path}"
-        in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert f"there is no folder {tmp_path / 'nope'}, and no run in {tmp_path}" in said
     for name in ("run-1", "quickstart-1", "quickstart-2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.toml").touch()
     assert main([*command, str(tmp_path / "quikstart-2")]) == 2
     named = ", ".join(str(tmp_path / name) for name in ("quickstart-2", "quickstart-1", "run-1"))
-    assert (
-        f"there is no folder {tmp_path / 'quikstart-2'}. Runs beside it: {named}"
-        in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert f"there is no folder {tmp_path / 'quikstart-2'}. Runs beside it: {named}" in said
