@@ -45,6 +45,19 @@ save_steps = 1
 output_dir = {output!r}
 """
 
+# Nothing begins after the first checkpoint until a file is there: the run cannot end before that.
+HELD = """
+import asyncio
+from pathlib import Path
+from vf.environments.bundled.calculator import Calculator
+
+class Held(Calculator):
+    async def reset(self, task):
+        while Path({checkpoint!r}).exists() and not Path({released!r}).exists():
+            await asyncio.sleep(0.05)
+        return self.first_messages(task)
+"""
+
 
 def toml(folder: Path, address: str) -> Path:
     path = folder / "mine.toml"
@@ -93,19 +106,24 @@ def check_whole(run: RunFolder, steps: int) -> None:
 def test_a_lost_machine_costs_no_step_and_no_trace(machines: Machines, tmp_path: Path) -> None:
     (tmp_path / "cpus.yaml").write_text(CPUS)
     path, run = toml(tmp_path, machines.address), RunFolder(tmp_path / "runs" / "run")
-    ranks = f"trainer.accelerate_config={tmp_path / 'cpus.yaml'}"
-    with vf_rl(tmp_path, str(path), "--set", ranks) as process:
+    ranks, held = f"trainer.accelerate_config={tmp_path / 'cpus.yaml'}", tmp_path / "held_env.py"
+    first, released = run.checkpoints / "step-1", tmp_path / "released"
+    held.write_text(HELD.format(checkpoint=str(first), released=str(released)))
+    settings = ("--set", ranks, "--set", f"env.id={held}:Held")
+    with vf_rl(tmp_path, str(path), *settings) as process:
 
         def said() -> str:
             return (tmp_path / "output").read_text()
 
-        wait_until(lambda: (run.checkpoints / "step-1").exists() or process.poll() is not None, 240)
+        wait_until(lambda: first.exists() or process.poll() is not None, 240)
         assert process.poll() is None, said()
         hosts = ranks_of(run.path)
         assert len(set(hosts.values())) == 2
         victim = next(rank for rank, host in hosts.items() if host != "127.0.1.1")
         machines.add()
         machines.lose(hosts[victim])
+        wait_until(lambda: "starts again" in said() or process.poll() is not None, 240)
+        released.touch()
         assert process.wait(300) == 0, said()
     assert f"trainer process {victim} on {hosts[victim]} was lost" in said()
     assert "starts again from the last checkpoint" in said()
