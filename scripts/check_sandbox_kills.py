@@ -74,8 +74,8 @@ class Kills(vf.Environment):
     timeout = 120.0
     rubric = vf.Rubric(outcome=told)
 
-    def __init__(self, tasks: int, context: str) -> None:
-        self.count, self.context = tasks, Path(context)
+    def __init__(self, tasks: int, build: str) -> None:
+        self.count, self.build = tasks, Path(build)
         source = vf.sandbox_source({"backend": "docker", "pool": 3, "max_containers": 12})
         self.tools = [vf.BashTool(source)]
 
@@ -88,9 +88,9 @@ class Kills(vf.Environment):
             case "plain":
                 return None
             case "built":
-                return SandboxSpec(build=Build(self.context))
+                return SandboxSpec(build=Build(self.build))
             case "composed":
-                return SandboxSpec(compose=self.context / "compose.yaml")
+                return SandboxSpec(compose=self.build / "compose.yaml")
         return SandboxSpec(writable=True, workdir="/root")
 
     def reset(self, task):
@@ -173,7 +173,7 @@ class Run:
         (folder / "eval.toml").write_text(
             f'output = "evals"\nmax_concurrent = 8\n[[models]]\nmodel = "script"\n'
             f'base_url = "{url}"\n[[environments]]\nid = "./kills_env.py"\n'
-            f'[environments.args]\ntasks = {tasks}\ncontext = "{dockerd.folder}/context"\n'
+            f'[environments.args]\ntasks = {tasks}\nbuild = "{dockerd.folder}/context"\n'
         )
         self.client: subprocess.Popen[bytes] | None = None
 
