@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ from typing import Any
 
 from common_mistakes import MISTAKEN_FILES, MISTAKES
 from newcomer import Newcomer, Stopped
+
+from vf.runtime.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 README_PORT = "8000"
@@ -175,7 +176,7 @@ def train(user: Newcomer) -> None:
     (user.folder / "run.toml").write_text(toml)
     for command in commands("README.md", "vf-rl run.toml"):
         if command.startswith("vf-rl serve"):
-            with user.running(f"{command} --port {(port := free_port())}") as server:
+            with user.running(f"{command} --port {(port := free_port('127.0.0.1'))}") as server:
                 user.wait_for(server, "/v1")
                 address = f"http://127.0.0.1:{port}/v1"
                 model = user.type(f"curl -sf {address}/models")
@@ -230,16 +231,10 @@ def search_notes(user: Newcomer) -> None:
     user.type("vf-rl search query indexes/notes 'code of locker 12'", "1735")
 
 
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def measure(user: Newcomer) -> None:
     """The README's evaluations; `vf-rl serve` is the server that they expect."""
     results = user.folder / "evals"
-    port = free_port()
+    port = free_port("127.0.0.1")
     with user.running(f"vf-rl serve tiny --port {port} --name qwen3-8b") as server:
         user.wait_for(server, f"127.0.0.1:{port}")
         user.type(f"curl -sf http://127.0.0.1:{port}/v1/models", "qwen3-8b")

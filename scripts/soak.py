@@ -135,8 +135,8 @@ def git(*words: str) -> str:
 
 def record(name: str, outcome: str, minutes: float) -> None:
     """Write the row of a part into the table; the rows of the others stay."""
-    rows = dict(re.findall(r"^(\| (\S+) \|.*)$", TABLE.read_text(), re.M)) if TABLE.exists() else {}
-    by_name = {part: row for row, part in rows.items()}
+    table = TABLE.read_text() if TABLE.exists() else ""
+    by_name = {part: row for row, part in re.findall(r"^(\| (\S+) \|.*)$", table, re.M)}
     today = datetime.date.today().isoformat()
     row = f"{git('rev-parse', '--short', 'HEAD')} | {today} | {outcome} | {minutes:.1f}"
     by_name[name] = f"| {name} | {PARTS[name].checks} | {row} |"
