@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
+import os
 import re
+import select
 import signal
 import sys
 import warnings
@@ -21,6 +23,7 @@ from vf.runtime.terminal import make_console
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 CONFIG = "config.toml"  # of a run's folder
 _NAMED = 6  # runs in an error
+_READER_LEFT = 128 + 13  # SIGPIPE, as a shell says it
 PEER_LOST = 75  # of one of a trainer's processes, to what started it: trying again may help
 
 
@@ -158,16 +161,21 @@ def run_command(name: str, body: Callable[[], int], *, kept: str = "", extra: st
 
     Returns:
         The body's exit code; 2 for a :class:`ConfigError` or a missing package; 1 for any other
-        :class:`VfError` or :class:`OSError`; 128 + N if signal N ended it, as in a shell.
+        :class:`VfError` or :class:`OSError`; 128 + N if signal N ended it, as in a shell, and 141
+        (SIGPIPE) if what reads its output, such as ``head``, has seen enough.
     """
     if not sys.warnoptions:  # with python -W, the user's own choice
         # Libraries say it to each other's authors; who types a command can do nothing about it.
         warnings.filterwarnings("ignore", category=FutureWarning)
     try:
-        return body()
+        code = body()
+        sys.stdout.flush()
+        return code
     except ConfigError as error:
         return complain(name, str(error), BAD_USAGE)
     except (VfError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _reader_left():
+            return _READER_LEFT
         log = logging.getLogger("vf")
         if log.handlers:  # the run's log file
             log.exception("the command failed")
@@ -180,6 +188,17 @@ def run_command(name: str, body: Callable[[], int], *, kept: str = "", extra: st
         number = getattr(error, "number", signal.SIGINT)
         said = "interrupted" if number == signal.SIGINT else f"stopped by {error}"
         return complain(name, f"{said}; {kept}" if kept else said, 128 + number)
+
+
+def _reader_left() -> bool:
+    """Return whether nothing reads standard output any more; what is still buffered is dropped."""
+    output = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(output, 0)  # an error is always reported
+    if not poll.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # Python flushes once more when it ends
+    return True
 
 
 def complain(name: str, text: str, code: int = FAILED) -> int:

@@ -117,3 +117,25 @@ def test_no_future_warning_of_a_library_reaches_the_terminal(
         warnings.resetwarnings()
         assert run_command("vf-rl", body) == 0
     assert capsys.readouterr().err == "your data is odd\n"
+
+
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_a_reader_that_has_seen_enough_ends_the_command_in_silence(lines: int) -> None:
+    program = f"""
+import sys
+from vf.runtime.command import run_command
+
+sys.stdin.read()
+sys.exit(run_command("vf-any", lambda: print("a line\\n" * {lines}) or 0))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stdout is not None
+        command.stdout.close()
+        _, said = command.communicate()
+    assert (command.returncode, said) == (141, "")

@@ -193,10 +193,10 @@ def test_a_time_limit_of_theirs_cuts_the_rollout() -> None:
     class Slow(vf.ScriptedModel):
         async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
             if conversation.turn:
-                await asyncio.sleep(1.6)  # they look at the time between turns
+                await asyncio.sleep(4.1)  # they look at the time between turns
             return await super().respond(conversation, sampling)
 
-    environment = load("their-quiz", timeout_seconds=1.5)
+    environment = load("their-quiz", timeout_seconds=4)
     trace = asyncio.run(vf.rollout(environment, task_of(environment), Slow(["4", "6", "8"])))
     assert trace.stop_reason is StopReason.TRUNCATED
     assert trace.info["verifiers"] == {"stop_condition": "timeout_reached"}
