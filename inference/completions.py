@@ -64,6 +64,15 @@ class TokenSampler(Protocol):
         ...
 
 
+# What a server could have other defaults for, such as those of the model's generation_config.json.
+_NEUTRAL = {**NEUTRAL, "presence_penalty": 0, "frequency_penalty": 0}
+
+
+def every_field(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, Any]:
+    """Return all sampling parameters, so that no default of the server's is used."""
+    return {**_NEUTRAL, **sampling_fields(sampling, stop_token_ids)}
+
+
 # How to ask one kind of server for one completion.
 Wire = Callable[[JsonClient, Served, list[int], Sampling, list[int]], Awaitable[Completion]]
 
@@ -90,7 +99,7 @@ async def openai_wire(
         "logprobs": likeliest,
         "return_token_ids": True,
         **({"return_tokens_as_token_ids": True} if likeliest else {}),
-        **sampling_fields(sampling, stop_token_ids),
+        **every_field(sampling, stop_token_ids),
     }
     answer = await client.send("/completions", body)
     try:
@@ -208,7 +217,7 @@ async def generate_wire(
         "sampling_params": {
             "logprobs": likeliest,
             "detokenize": bool(sampling.stop),
-            **sampling_fields(sampling, stop_token_ids),
+            **every_field(sampling, stop_token_ids),
         },
     }
     answer = await client.send("/inference/v1/generate", body)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+from statistics import fmean
 from typing import Any
 
 import httpx
 
+from vf.inference.completions import every_field
+from vf.inference.model import Sampling
 from vf.inference.vllm.pace import Load
 from vf.runtime.errors import ConfigError, EngineError
 
 SECONDS = 600.0  # loading the weights of a large model takes minutes
 LOAD_SECONDS = 2.0
 HEALTH_SECONDS = 5.0
+# What a server's own filters and penalties are found out by: prompts of one token, after which many
+# tokens are likely, and tokens sampled after each.
+PROMPTS, SAMPLED = 16, 16
+# Nats. Filters raise log-probabilities: a nucleus of 0.95 or the 20 likeliest tokens by 0.02 to
+# 0.05. Penalties change them both ways, one of 1.05 by 0.07. Rounding does by 0.02, both ways.
+RAISED, CHANGED = 0.012, 0.05
 
 
 class Unreached(EngineError):
@@ -185,3 +196,53 @@ def check_tokenizer(admin: Admin, model: str, text: str, token_ids: list[int]) -
         f"{theirs[place : place + 1]} there and {token_ids[place : place + 1]} here; serve the "
         "same model, or a copy with the same tokenizer files"
     )
+
+
+def check_unfiltered(admin: Admin, model: str, token_ids: Sequence[int]) -> None:
+    """Check that a server samples from the model's distribution where a request asks for no other.
+
+    It is asked for tokens, and then how likely they are as parts of a prompt, of which vLLM tells
+    the model's own log-probabilities, before filters and penalties.
+
+    Args:
+        admin: Asks the server.
+        model: What it serves.
+        token_ids: Some of the model's vocabulary.
+
+    Raises:
+        ConfigError: It filters or penalises all the same.
+    """
+    prompts = [[token] for token in dict.fromkeys(token_ids)][:PROMPTS]
+    try:
+        gaps = _gaps(admin, model, prompts)
+    except (EngineError, KeyError, IndexError, TypeError, ValueError):
+        return  # not every server tells; the probe of the logprobs would notice much of it, too
+    if fmean(gaps) > RAISED or fmean(map(abs, gaps)) > CHANGED:
+        raise ConfigError(
+            "the server filters or penalises tokens though requests ask it not to: the "
+            f"log-probabilities of what it samples differ from the model's by {fmean(gaps):+.3f} "
+            "nats on average. Start vLLM with --generation-config vllm and without "
+            "--override-generation-config; if there is a proxy before it, let that pass top_p, "
+            "top_k, min_p and the penalties on"
+        )
+
+
+def _gaps(admin: Admin, model: str, prompts: list[list[int]]) -> list[float]:
+    """Return by how many nats sampling changed the log-probability of each of some tokens."""
+    fields = every_field(Sampling(SAMPLED, seed=0), [])
+    body = {"model": model, "return_token_ids": True, **fields}
+    answer = admin.post("/v1/completions", {**body, "prompt": prompts, "logprobs": 0})
+    sampled = [choice["token_ids"] for choice in answer["choices"]]
+    told = [choice["logprobs"]["token_logprobs"] for choice in answer["choices"]]
+    whole = [prompt + tokens for prompt, tokens in zip(prompts, sampled, strict=True)]
+    body |= {"max_tokens": 1, "prompt": whole, "prompt_logprobs": 0}
+    answer = admin.post("/v1/completions", body)
+    own = [
+        [place[str(token)]["logprob"] for place, token in zip(places, tokens, strict=True)]
+        for places, tokens in (
+            (choice["prompt_logprobs"][-len(tokens) :], tokens)
+            for choice, tokens in zip(answer["choices"], sampled, strict=True)
+        )
+    ]
+    pairs = zip(chain.from_iterable(told), chain.from_iterable(own), strict=True)
+    return [float(q) - float(p) for q, p in pairs]

@@ -68,6 +68,8 @@ def server_args(
         "port": port,
         "max_model_len": max_seq_len,
         "logprobs_mode": "processed_logprobs",
+        # Otherwise the model's generation_config.json filters what a request does not name.
+        "generation_config": "vllm",
     }
     if copy is not None:
         args |= {"model": str(copy), "tokenizer": model}

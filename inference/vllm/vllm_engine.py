@@ -21,7 +21,7 @@ from vf.inference.proof import Proof
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.token_client import TokenClient
-from vf.inference.vllm.admin import Admin, check_served, check_tokenizer
+from vf.inference.vllm.admin import Admin, check_served, check_tokenizer, check_unfiltered
 from vf.inference.vllm.check_settings import api_key
 from vf.inference.vllm.delivery import Delivery
 from vf.inference.vllm.launch import flags
@@ -156,6 +156,8 @@ class VllmEngine:
             self._server.start(say)
         check_served(self._admin, self.base_url, self._model, self._max_seq_len)
         check_tokenizer(self._admin, self._model, *self._encoded)
+        if self._settings.base_url:  # its flags are not ours
+            check_unfiltered(self._admin, self._model, self._encoded[1])
         self._watcher = threading.Thread(target=self._watch, name="vf-server-watch", daemon=True)
         self._watcher.start()
 

@@ -42,13 +42,19 @@ def ask(
     return asyncio.run(run())
 
 
-def test_a_plain_request_holds_only_what_is_needed() -> None:
+def test_a_plain_request_leaves_no_default_to_the_server() -> None:
     _, (body,) = ask(Sampling(max_tokens=9, temperature=0.7))
     assert body == {
         "model": "m",
         "prompt": PROMPT,
         "max_tokens": 9,
         "temperature": 0.7,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
         "logprobs": 0,
         "return_token_ids": True,
         "stop_token_ids": [0, 2],

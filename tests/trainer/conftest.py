@@ -67,6 +67,7 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
     with ExitStack() as stack:
 
         def make(run: str = "run", *, env: Any = "test-digits", **settings: Any) -> RLTrainer:
+            model = settings.pop("model", "tiny")
             env_args = settings.pop("env_args", {})
             inference = settings.pop("inference", {})
             rollouts = settings.pop("rollouts", {})
@@ -84,7 +85,7 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
                 **settings,
             }
             raw = {
-                "model": "tiny",
+                "model": model,
                 "env": {"id": env, "args": env_args} if isinstance(env, str) else env,
                 "inference": inference,
                 "rollouts": rollouts,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,6 +23,7 @@ import vf
 from vf.environments.environment import Split
 from vf.inference.completions import Completion
 from vf.inference.model import Sampling
+from vf.inference.model_files import resolve_model
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError
 from vf.trainer.collecting.runners import InProcess
@@ -225,9 +229,13 @@ def test_lora_is_learned_through_vllm_and_a_killed_server_comes_back(
 
 @pytest.mark.gate
 def test_all_weights_are_learned_through_vllm_and_published_in_flight(
-    make_trainer: Callable[..., RLTrainer], vllm_python: str
+    make_trainer: Callable[..., RLTrainer], vllm_python: str, tmp_path: Path
 ) -> None:
+    model = shutil.copytree(resolve_model("tiny"), tmp_path / "model")
+    own_way = {"top_k": 2, "top_p": 0.5, "repetition_penalty": 1.3}  # which vLLM would go
+    (model / "generation_config.json").write_text(json.dumps({**own_way, "eos_token_id": 2}))
     trainer = make_trainer(
+        model=str(model),
         inference=inference(vllm_python),
         use_lora=False,
         learning_rate=3e-4,

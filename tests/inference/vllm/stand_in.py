@@ -70,7 +70,8 @@ def parse() -> argparse.Namespace:
     """Read those of vLLM's flags that the tests use."""
     parser = argparse.ArgumentParser()
     toggle = argparse.BooleanOptionalAction
-    for name in ("model", "tokenizer", "served-model-name", "host", "logprobs-mode", "dtype"):
+    texts = ("model", "tokenizer", "served-model-name", "host", "logprobs-mode", "dtype")
+    for name in (*texts, "generation-config"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--weight-transfer-config", type=json.loads)
     for name in ("data-parallel-size", "api-server-count"):

@@ -87,7 +87,7 @@ def test_a_response_format_is_passed_on(
     assert asyncio.run(run()).get("structured_outputs") == structure
 
 
-def test_the_request_holds_token_ids_and_what_is_not_neutral() -> None:
+def test_the_request_holds_token_ids_and_leaves_no_default_to_the_server() -> None:
     _, body = ask({"choices": [CHOICE]})
     assert body == {
         "model": "org/model",
@@ -97,6 +97,12 @@ def test_the_request_holds_token_ids_and_what_is_not_neutral() -> None:
             "detokenize": False,
             "max_tokens": 3,
             "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0,
+            "frequency_penalty": 0,
             "stop_token_ids": [0],
         },
     }

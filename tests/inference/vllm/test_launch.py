@@ -68,6 +68,8 @@ def test_a_table_becomes_json() -> None:
         ("host", "inference.host"),
         ("port", "inference.port"),
         ("logprobs-mode", "logprobs of what was sampled"),
+        ("generation_config", "the run's settings"),
+        ("override-generation-config", "`top_p`"),
     ],
 )
 def test_flags_that_are_ours_are_refused_with_the_setting_to_change(

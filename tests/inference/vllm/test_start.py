@@ -26,6 +26,7 @@ def test_it_is_started_with_the_flags_of_the_run_and_stopped(stand: Stand) -> No
         "--max-model-len": "300",
         "--max-lora-rank": "16",
         "--logprobs-mode": "processed_logprobs",
+        "--generation-config": "vllm",
         "--gpu-memory-utilization": "0.3",
     }
     assert {name: journal.flag(name) for name in wanted} == wanted
