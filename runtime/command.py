@@ -197,7 +197,7 @@ def _reader_left() -> bool:
     poll.register(output, 0)  # an error is always reported
     if not poll.poll(0):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # Python flushes once more when it ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # Python flushes again when it ends
     return True
 
 

@@ -210,7 +210,7 @@ def check_unfiltered(admin: Admin, model: str, token_ids: Sequence[int]) -> None
         token_ids: Some of the model's vocabulary.
 
     Raises:
-        ConfigError: It filters or penalises all the same.
+        ConfigError: It filters or penalises anyway.
     """
     prompts = [[token] for token in dict.fromkeys(token_ids)][:PROMPTS]
     try:
