@@ -7,16 +7,11 @@ from typing import Any
 
 from vf.bridges.seeded_games import game_seeds
 from vf.bridges.textarena.games import check_game
-from vf.bridges.textarena.match import BUGS, Match, Worth, failed_at
-from vf.bridges.textarena.players import (
-    Opponent,
-    Player,
-    check_opponent,
-    opened,
-)
+from vf.bridges.textarena.match import BUGS, Match, Results, Worth, failed_at
+from vf.bridges.textarena.players import RANDOM, Opponent, Player, check_opponent, opened
+from vf.bridges.textarena.random_player import RandomPlayer, check_random
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import split_sizes
-from vf.inference.model import Sampling
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, EnvironmentFailure
@@ -25,6 +20,7 @@ from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 
+_MOST_GAMES = 20  # of one task
 _MOST_MOVES = 1000  # of opponents, until it is the model's turn again
 
 
@@ -52,8 +48,9 @@ class TextArena(Environment):
     reward: else the model could choose, by such a move, not to be scored.
 
     A task is a seed and a seat: the game begins with ``task.info["seed"]``, whatever runs beside
-    it. No seed is in both splits. ``Trace.info["textarena"]`` holds the ``seat`` and, at the end,
-    ``reward``, all ``rewards``, ``reason``, ``invalid_move`` and ``role``.
+    it. No seed is in both splits. A game that is over before the model's first turn is replaced by
+    one from another seed. ``Trace.info["textarena"]`` holds the ``seat``, the ``seed`` that was
+    played and, at the end, ``reward``, all ``rewards``, ``reason``, ``invalid_move`` and ``role``.
 
     Args and errors are those of :func:`~vf.bridges.textarena.make.textarena`.
     """
@@ -76,6 +73,8 @@ class TextArena(Environment):
         self.players = check_game(game, self.args, players, max_turns)
         self.sizes = split_sizes("textarena", num_train, num_eval)
         check_opponent(opponent)
+        if opponent == RANDOM and self.players > 1:
+            check_random(Match(game, self.args, self.players, 0))
         self.opponent = opponent
         self.max_turns = max_turns
         self.seed = seed
@@ -111,32 +110,31 @@ class TextArena(Environment):
         """Begin the game, and let the others move until it is the model's turn."""
         self._seat = int(task.info["seat"])
         seed = int(task.info["seed"])
-        self._match = await call(Match, self.game, self.args, self.players, seed)
-        self._others = {
-            seat: Player(*self._opponent(seat))
-            for seat in range(self.players)
-            if seat != self._seat
-        }
-        done, told = await self._go_on(None)
-        if done:
-            raise EnvironmentFailure(
-                f"textarena: {self.game} was over before the model's first turn, as player "
-                f"{self._seat}, with seed {task.info['seed']}"
-            )
-        return self.first_messages(Task(task.id, told))
+        for number in range(_MOST_GAMES):  # the others may end one before the model's first turn
+            self._seed = derive_seed(seed, "again", number) if number else seed
+            self._match = await call(Match, self.game, self.args, self.players, self._seed)
+            others = (seat for seat in range(self.players) if seat != self._seat)
+            self._others = {seat: self._opponent(seat) for seat in others}
+            results, told = await self._go_on(None)
+            if results is None:
+                return self.first_messages(Task(task.id, told))
+        raise EnvironmentFailure(
+            f"textarena: {self.game} was over before the model's first turn, as player "
+            f"{self._seat}, in {_MOST_GAMES} games from seed {seed}"
+        )
 
     async def step(self, reply: Message) -> Step:
         """Make the model's move, and those of the others until it is its turn again."""
-        record: dict[str, Any] = {"seat": self._seat}
+        record: dict[str, Any] = {"seat": self._seat, "seed": self._seed}
         try:
-            done, told = await self._go_on(reply.content)
+            results, told = await self._go_on(reply.content)
         except _CannotTake as error:
             worst, _ = self.worth.returns
             record |= {"reward": worst, "reason": str(error), "invalid_move": True}
             return Step(reward=worst, terminated=True, info={"textarena": record})
-        if not done:
+        if results is None:
             return Step(told, info={"textarena": record})
-        rewards, info = await call(self._match.results)
+        rewards, info = results
         reward = rewards[self._seat]
         mine = info.get(self._seat, {})
         record |= {
@@ -148,18 +146,20 @@ class TextArena(Environment):
         }
         return Step(told, reward=reward, terminated=True, info={"textarena": record})
 
-    def _opponent(self, seat: int) -> tuple[Any, Sampling]:
-        """Return who plays a seat, and how; who is from a table is closed with the episode."""
-        model, sampling = opened(self.opponent, self.rng)
+    def _opponent(self, seat: int) -> Player | RandomPlayer:
+        """Return who plays a seat; who is from a table is closed with the episode."""
+        if self.opponent == RANDOM:
+            return RandomPlayer(self._match, seat, self.rng)
+        model, sampling = opened(self.opponent)
         if isinstance(self.opponent, Mapping):
             self.hold(("opponent", seat), lambda: model)
-        return model, sampling
+        return Player(model, sampling)
 
-    async def _go_on(self, move: str | None) -> tuple[bool, str]:
+    async def _go_on(self, move: str | None) -> tuple[Results | None, str]:
         """Make a move, or none at the beginning, and play on until the model is asked for one.
 
         Returns:
-            Whether the game is over, and what is new to the model.
+            What came of the game, if it is over, and what is new to the model.
 
         Raises:
             _CannotTake: The game's code raised an error at the model's move.
@@ -167,15 +167,16 @@ class TextArena(Environment):
         for number in range(_MOST_MOVES):
             try:
                 seat, told = await call(self._match.advance, move)
+                results = await call(self._match.results) if seat is None else None
             except BUGS as error:
                 if number or move is None:  # not at the model's move
                     raise
                 raise _CannotTake(failed_at(error)) from error
-            if seat is None:
-                return True, self._match.last_words(self._seat)
+            if results is not None:
+                return results, self._match.last_words(self._seat)
             if seat == self._seat:
-                return False, told
-            move = await self._others[seat].move(told)
+                return None, told
+            move = await self._others[int(seat or 0)].move(told)
         raise EnvironmentFailure(
             f"textarena: the others made {_MOST_MOVES} moves in {self.game}, and it is not yet "
             f"the turn of player {self._seat}"

@@ -35,8 +35,8 @@ def textarena(
         game: Its id, such as ``"TicTacToe-v0"``.
         args: Arguments of its class, such as ``{"max_number": 50}``.
         opponent: Who plays the other seats, each on its own: ``"policy"`` (the model that is
-            trained; see above), ``"random"`` (one of the moves that it is shown in square
-            brackets), a list of moves (which begins again at its end), a function of the messages
+            trained; see above), ``"random"`` (moves that the game shows the form of, and
+            accepts), a list of moves (which begins again at its end), a function of the messages
             so far that returns a move, a model, or a table with ``checkpoint``, or with ``model``
             and ``base_url`` of an OpenAI-compatible API.
         seat: Which player the model is, from 0; None draws it at random for each task. With
@@ -51,8 +51,8 @@ def textarena(
 
     Raises:
         ConfigError: There is no such game, it cannot be made here (word lists of NLTK's or an API
-            key are missing, say), an argument is out of range, or TextArena is missing or of a
-            version that is not supported.
+            key are missing, say), a random opponent finds no moves in it, an argument is out of
+            range, or TextArena is missing or of a version that is not supported.
     """
     settings: dict[str, Any] = {
         "args": args,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
-from typing import Any
+from typing import Any, TypeAlias
 
 from vf.bridges.seeded_games import GlobalRandom, check_returns, share_of
 from vf.bridges.textarena.games import innermost, make_game
@@ -15,6 +16,8 @@ from vf.runtime.extras import load
 
 _NOTHING_NEW = "It is your turn again."
 _GAME = -1  # the sender of what the game itself says
+# All players' rewards, and what else TextArena says of each.
+Results: TypeAlias = tuple[dict[int, float], Mapping[int, Mapping[str, Any]]]
 # What a game's own code raises at a move that its author did not think of. What else it may raise
 # comes from elsewhere, such as an API that it asks.
 BUGS = (
@@ -38,12 +41,16 @@ class Match:
         players: How many play.
         seed: Of all that it draws.
 
+    Attributes:
+        shown: What the game itself, not a player, has told each seat.
+
     Raises:
         ConfigError: It cannot be made.
     """
 
     def __init__(self, game: str, args: Mapping[str, Any], players: int, seed: int) -> None:
         self.game, self.players = game, players
+        self.shown: dict[int, list[str]] = {seat: [] for seat in range(players)}
         self._dice = GlobalRandom(seed)
         self._env = make_game(game, args, self._dice)
         with self._dice.in_place():
@@ -62,17 +69,31 @@ class Match:
             if move is not None and self._env.step(action=move)[0]:
                 return None, ""
             seat, observation = innermost(self._env).get_observation()
+        self.shown[int(seat)] += [said for sender, said, _ in observation if sender == _GAME]
         return int(seat), self._told(int(seat), observation)
+
+    def accepts(self, move: str) -> bool:
+        """Return whether a copy of the game takes a move of whose turn it is for a valid one."""
+        refused: list[Any] = []
+        try:
+            trial = copy.deepcopy(self._env)
+            innermost(trial).state.set_invalid_move = lambda *why, **more: refused.append(why)
+            with GlobalRandom(0).in_place():
+                trial.step(action=move)
+        except (*BUGS, NotImplementedError):
+            return False
+        return not refused
 
     def last_words(self, seat: int) -> str:
         """Return what is new to a player after the last move."""
         return self._told(seat, innermost(self._env).state.observations[seat])
 
-    def results(self) -> tuple[dict[int, float], Mapping[int, Mapping[str, Any]]]:
-        """Return all players' rewards and what else TextArena says of each, after the last move.
+    def results(self) -> Results:
+        """Return what came of the game, after the last move.
 
         Raises:
-            EnvironmentFailure: It gave one of them none.
+            EnvironmentFailure: One of the players has no reward.
+            Exception: One of :data:`BUGS`: the game gave a reward that is not a number.
         """
         rewards, info = self._env.close()
         for seat in range(self.players):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -19,8 +17,7 @@ Policy: TypeAlias = Callable[[list[Message]], Any]
 # "random", moves in order, a policy, a model, or a table of one at an OpenAI-compatible API.
 Opponent: TypeAlias = str | Sequence[str] | Policy | Model | Mapping[str, Any]
 
-_MOVE = re.compile(r"\[[^\[\]\n]+\]")
-_SPEAKER = re.compile(r"^\[(?:GAME|Player [^\]]*)\]", re.MULTILINE)
+RANDOM = "random"
 _WHERE = "textarena.opponent"  # the setting, for the errors
 
 
@@ -78,7 +75,7 @@ def check_opponent(opponent: Opponent) -> None:
     if isinstance(opponent, Mapping):
         Playing.of(opponent, _WHERE, Sampling())
     elif isinstance(opponent, str):
-        if opponent != "random":
+        if opponent != RANDOM:
             raise ConfigError(
                 f"textarena: there is no opponent {opponent!r}. It is 'policy', 'random', a list "
                 "of moves, a function of the messages, a model, or a table with 'checkpoint', or "
@@ -95,37 +92,16 @@ def check_opponent(opponent: Opponent) -> None:
         )
 
 
-def opened(opponent: Opponent, rng: random.Random) -> tuple[Any, Sampling]:
+def opened(opponent: Opponent) -> tuple[Any, Sampling]:
     """Return an opponent as something that answers, and how it samples.
 
     Args:
-        opponent: As :func:`check_opponent` lets pass.
-        rng: What a random one draws from.
+        opponent: As :func:`check_opponent` lets pass, but not "random".
     """
     if isinstance(opponent, Mapping):
         player = Playing.of(opponent, _WHERE, Sampling())
         return player.model, player.sampling
-    if isinstance(opponent, str):
-        return PolicyModel(lambda messages: random_move(messages, rng)), Sampling()
     if isinstance(opponent, Sequence):
         moves = list(opponent)
         return PolicyModel(lambda messages: moves[len(messages) // 2 % len(moves)]), Sampling()
     return opponent if hasattr(opponent, "respond") else PolicyModel(opponent), Sampling()
-
-
-def random_move(messages: Sequence[Message], rng: random.Random) -> str:
-    """Return one of the moves that a player has been shown in square brackets.
-
-    Those of the latest message that holds any count; most games list what can be done there. In
-    others it is usually an invalid move, which the game's rules handle.
-
-    Args:
-        messages: What the player was shown and said, in order.
-        rng: Draws.
-    """
-    for message in reversed(messages):
-        if message.role == "user":
-            moves = _MOVE.findall(_SPEAKER.sub("", message.content))
-            if moves:
-                return str(rng.choice(list(dict.fromkeys(moves))))
-    return "[]"

@@ -70,13 +70,14 @@ class TextArenaSeats(MultiAgentEnvironment):
         [(role, reply)] = replies.items()
         try:
             seat, told = await call(self._match.advance, reply.content)
+            results = await call(self._match.results) if seat is None else None
         except BUGS as error:
             earned = {each: float(each != role) for each in self.roles}
             info: dict[str, Any] = {"reason": failed_at(error), "invalid_moves": [role]}
             return RoleStep(rewards=earned, terminated=True, info={"textarena": info})
-        if seat is not None:
-            return RoleStep({_role(seat): told})
-        rewards, said = await call(self._match.results)
+        if results is None:
+            return RoleStep({_role(int(seat or 0)): told})
+        rewards, said = results
         reasons = [str(each["reason"]) for each in said.values() if each.get("reason")]
         info = {
             "rewards": {_role(seat): reward for seat, reward in rewards.items()},

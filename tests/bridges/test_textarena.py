@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ import vf
 from vf.bridges.seeded_games import GlobalRandom
 from vf.bridges.textarena.environment import TextArena
 from vf.bridges.textarena.games import innermost, make_game
-from vf.bridges.textarena.players import random_move
 from vf.inference.models.scripted_model import Script
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
@@ -36,7 +36,12 @@ def first(environment: vf.Environment) -> vf.Task:
 
 def bracketed(messages: list[Message]) -> str:
     """A player that knows nothing but how a move is written."""
-    return random_move(messages, random.Random(len(messages)))
+    for message in reversed(messages):
+        text = re.sub(r"(?m)^\[(?:GAME|Player [^\]]*)\]", "", message.content)
+        shown: list[str] = re.findall(r"\[[^\[\]\n]+\]", text)
+        if message.role == "user" and shown:
+            return random.Random(len(messages)).choice(list(dict.fromkeys(shown)))
+    return "[]"
 
 
 def played_directly(
@@ -252,6 +257,14 @@ def test_a_move_at_which_the_game_itself_fails_loses_it() -> None:
     assert trace.stop_reason is StopReason.TERMINATED
     assert trace.info["textarena"]["invalid_move"] is True
     assert "failed at the move: ValueError: Exceeds the limit" in trace.info["textarena"]["reason"]
+
+
+def test_an_invalid_move_that_the_game_rewards_with_words_loses_it() -> None:
+    environment = TextArena("Cryptarithm-v0")
+    trace = run(environment, first(environment), ["nonsense", "nonsense"])
+    assert trace.error is None
+    assert trace.reward == 0.0
+    assert "could not convert string to float" in trace.info["textarena"]["reason"]
 
 
 def test_our_own_limit_earns_nothing_and_is_a_truncation() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from typing import Any
 
 import pytest
 
 import vf
-from vf.bridges.textarena.players import random_move
 from vf.inference.models.scripted_model import Script
 from vf.traces.messages import Message
 
@@ -36,7 +36,14 @@ def moves_of(trace: vf.Trace) -> dict[str, list[str]]:
 
 
 def bracketed(messages: list[Message]) -> str:
-    return random_move(messages, random.Random(str(messages[-1].content)))
+    """Draw one of the moves in the latest message that shows any."""
+    for message in reversed(messages):
+        shown: list[str] = re.findall(
+            r"\[[^\[\]\n]+\]", re.sub(r"(?m)^\[[^\]]*\]", "", message.content)
+        )
+        if message.role == "user" and shown:
+            return random.Random(str(messages[-1].content)).choice(list(dict.fromkeys(shown)))
+    return "[]"
 
 
 @pytest.mark.parametrize(
