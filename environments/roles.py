@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -71,6 +71,38 @@ def mean_role_reward(trace: Trace) -> float:
     roles = trace.roles.values()
     chosen = [each for each in roles if each.trained] or [e for e in roles if e.player == POLICY]
     return fmean(each.reward for each in chosen or roles)
+
+
+def check_one_reward(environment: Environment, tasks: Iterable[Task], peer: str) -> None:
+    """Check that the reward of an episode says what the policy earned in it.
+
+    For export to a trainer that gives an episode one reward. Where the policy plays both sides of a
+    game, their mean is the same whatever it does.
+
+    Args:
+        environment: Any environment.
+        tasks: Those that are exported.
+        peer: The trainer, for the error.
+
+    Raises:
+        ConfigError: The policy plays several roles, and the reward is their mean.
+    """
+    if not isinstance(environment, MultiAgentEnvironment):
+        return
+    if getattr(environment.rubric, "outcome", None) is not mean_role_reward:
+        return
+    for task in tasks:
+        episode = environment.episode(0)
+        assert isinstance(episode, MultiAgentEnvironment)
+        roles = episode.trained_roles(task)
+        if len(roles) > 1:
+            raise ConfigError(
+                f"{environment.id or type(environment).__name__}: the policy plays the roles "
+                f"{', '.join(roles)} in task {task.id!r}, and {peer} trains an episode by one "
+                "reward, here the mean of theirs: in a game of two, the same whoever wins. Let "
+                "somebody else play all but one (`players`; of a bundled game `opponents`), train "
+                "with vf-rl, or give the rubric an outcome that all share"
+            )
 
 
 class MultiAgentEnvironment(Environment):

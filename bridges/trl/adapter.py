@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
+from itertools import chain, count
 from statistics import fmean
 from typing import Any, Literal, get_args
 
@@ -12,7 +12,7 @@ from vf.bridges.trl.episodes import Episode, Home, environment_class
 from vf.bridges.trl.rollouts import rollout_function
 from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment, Split
-from vf.environments.roles import MultiAgentEnvironment
+from vf.environments.roles import MultiAgentEnvironment, check_one_reward
 from vf.evaluation.evaluate import take_tasks
 from vf.runtime.calling import call, carry_out
 from vf.runtime.errors import ConfigError
@@ -69,6 +69,7 @@ def to_trl(environment: Environment, *, loop: Loop = "auto", seed: int = 0) -> d
         )
     carry_out(call(environment.check))
     tasks = {split: _tasks(environment, split) for split in ("train", "eval")}
+    check_one_reward(environment, chain.from_iterable(tasks.values()), "TRL")
     home = Home(
         environment,
         name,

@@ -20,6 +20,7 @@ from pydantic import Field, TypeAdapter, field_validator
 from vf.bridges.verifiers.hosted import NO_LIMIT, InterceptedModel, metrics, recorded, reward
 from vf.environments.environment import Environment
 from vf.environments.registry import find, make
+from vf.environments.roles import check_one_reward
 from vf.environments.runner import rollout
 from vf.inference.model import Sampling
 from vf.runtime.calling import call
@@ -133,9 +134,14 @@ class VfTaskset(v1.Taskset[VfTask, VfTasksetConfig]):  # type: ignore[misc]
         self.environment = made(config.environment, config.arguments())
 
     def load(self) -> Iterator[VfTask]:
-        """Yield the tasks, in the environment's order."""
+        """Yield the tasks, in the environment's order.
+
+        Raises:
+            ConfigError: The policy plays several roles of one, whose mean is the reward.
+        """
         config = self.config
         for index, task in enumerate(self.environment.tasks(config.split)):
+            check_one_reward(self.environment, [task], "verifiers")
             yield VfTask(
                 VfTaskData(
                     idx=index,

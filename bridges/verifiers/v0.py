@@ -10,12 +10,11 @@ from typing import Any
 from vf.bridges.verifiers.checks import leaves
 from vf.bridges.verifiers.conversion import announced
 from vf.bridges.verifiers.exchange import Exchange
-from vf.bridges.verifiers.rewards import reward_range
 from vf.bridges.verifiers.v0_rubric import (
     EpisodeRubric,
     GroupedRubric,
     TheirRubric,
-    weights_of,
+    ranges_of,
 )
 from vf.environments.environment import Environment, Split, Step
 from vf.runtime.errors import ConfigError, EnvironmentFailure, SandboxError, ToolFailure
@@ -60,7 +59,7 @@ class V0Environment(Environment):
         self._schemas = list(leaves(theirs)[0].tool_defs or ())
         for each in leaves(theirs):
             watch(each)
-        scale = reward_range(name, reward_range_given, weights_of(theirs.rubric))
+        scale = ranges_of(name, reward_range_given, theirs.rubric)
         grouped = theirs.rubric.has_group_rewards
         self.rubric = (GroupedRubric if grouped else TheirRubric)(name, theirs, scale)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,9 +16,9 @@ from vf.bridges.verifiers.exchange import (
     client_type,
     row_of,
 )
-from vf.bridges.verifiers.rewards import RewardRange
+from vf.bridges.verifiers.rewards import RewardRange, reward_range
 from vf.rubrics.group import AnyRubric, GroupReward
-from vf.runtime.errors import RubricError
+from vf.runtime.errors import ConfigError, RubricError
 from vf.traces.trace import Score, Trace
 
 _NOTED = "__vf_noted__"
@@ -34,17 +34,26 @@ class TheirRubric:
     Args:
         name: The environment's name, for messages.
         theirs: The verifiers environment.
-        scale: What its rewards can be.
+        scale: What its rewards can be; of a group of environments, by their names.
+
+    Raises:
+        ConfigError: Nothing gives a reward.
     """
 
-    def __init__(self, name: str, theirs: Any, scale: RewardRange) -> None:
+    def __init__(
+        self, name: str, theirs: Any, scale: RewardRange | Mapping[str, RewardRange]
+    ) -> None:
         self.name = name
         self.theirs = theirs
         self.scale = scale
         self.group_rewards: dict[str, GroupReward] = {}
         self._can_rebuild = is_rebuilt_from_messages(theirs)
-        if not any(rubric.funcs for rubric in rubrics(theirs.rubric)):
-            refuse(name, "a rubric", "it has no reward function")
+        if not any(any(weights) for weights in weights_of(theirs.rubric)):
+            # verifiers adds metrics of its own, such as num_turns, without a weight.
+            raise ConfigError(
+                f"{name}: its rubric has no reward function that has a weight, so every reward "
+                "would be 0"
+            )
 
     async def score(self, trace: Trace) -> Score:
         """Score a saved trace.
@@ -145,7 +154,13 @@ class TheirRubric:
         }
         parts = {name: value for name, value in found.items() if name in weighted}
         rest = {name: value for name, value in found.items() if name not in weighted}
-        return self.scale.score(state["reward"], parts, rest)
+        return self._scale_of(state).score(state["reward"], parts, rest)
+
+    def _scale_of(self, state: Any) -> RewardRange:
+        if isinstance(self.scale, RewardRange):
+            return self.scale
+        route = (state.get("info") or {}).get("env_id")
+        return self.scale[str(route[0] if isinstance(route, list) else route)]
 
 
 class GroupedRubric(TheirRubric):
@@ -156,7 +171,9 @@ class GroupedRubric(TheirRubric):
             then.
     """
 
-    def __init__(self, name: str, theirs: Any, scale: RewardRange) -> None:
+    def __init__(
+        self, name: str, theirs: Any, scale: RewardRange | Mapping[str, RewardRange]
+    ) -> None:
         super().__init__(name, theirs, scale)
         if not self._can_rebuild:
             refuse(name, "its live states when a whole group is scored (group rewards)")
@@ -223,6 +240,24 @@ def weights_of(rubric: Any) -> list[list[float]]:
         inner = rubric.env_map.values()
         return [weights for each in inner for weights in weights_of(each.rubric)]
     return [[float(weight) for each in rubrics(rubric) for weight in each.weights]]
+
+
+def ranges_of(
+    name: str, given: Sequence[float] | None, rubric: Any
+) -> RewardRange | dict[str, RewardRange]:
+    """Return what the rewards of an environment can be; of each, by name, if it is a group.
+
+    With one range for all, the weights of one member would change what another's answers are worth.
+
+    Raises:
+        ConfigError: The given range is none.
+    """
+    if given is not None or not hasattr(rubric, "env_map"):
+        return reward_range(name, given, weights_of(rubric))
+    return {
+        member: reward_range(f"{name}: {member}", None, weights_of(environment.rubric))
+        for member, environment in rubric.env_map.items()
+    }
 
 
 def name_of(fn: Any) -> str:

@@ -97,6 +97,12 @@ def load_environment(kind: str, weight: float = 1.0, judge: str = "") -> Any:
     if kind == "mixed":
         tool = vf.ToolEnv(dataset=dataset, rubric=one, tools=[len_of])
         return vf.EnvGroup([tool, vf.SingleTurnEnv(dataset=dataset, rubric=one)])
+    if kind == "weightless":
+        return vf.SingleTurnEnv(dataset=dataset, rubric=vf.Rubric())
+    if kind == "wide group":
+        wide = vf.Rubric(funcs=[number, nothing], weights=[1.0, 0.2])
+        envs = [vf.SingleTurnEnv(dataset=dataset, rubric=each) for each in (one, wide)]
+        return vf.EnvGroup(envs, env_names=["first", "second"])
     if kind == "group":
         other = Dataset.from_list([{"question": "Say another.", "answer": "8"}])
         two = vf.Rubric(funcs=[number], weights=[0.5])

@@ -248,6 +248,8 @@ def test_what_trl_cannot_do_is_reported_at_once(monkeypatch: pytest.MonkeyPatch)
     )
     with pytest.raises(vf.ConfigError, match="has group rewards"):
         as_trl(grouped)
+    with pytest.raises(vf.ConfigError, match=r"roles X, O in task .* and TRL trains an episode by"):
+        as_trl(vf.make("tic-tac-toe", num_train=4, num_eval=4))
     factory = as_trl(Faulty())["environment_factory"]
     with pytest.raises(vf.ConfigError, match=r"has no task None.*remove_unused_columns"):
         factory().reset(prompt=[])

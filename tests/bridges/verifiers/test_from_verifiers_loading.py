@@ -110,6 +110,7 @@ def test_a_module_that_cannot_be_imported_is_reported(
         ("none", "load_environment returned NoneType, which is not a verifiers.Environment"),
         ("remote", r"it needs Prime's remote sandboxes \(Remote\), which cannot be given here"),
         ("rewrites", r"it needs to shape each request itself \(Rewriter.get_prompt_messages\)"),
+        ("weightless", "its rubric has no reward function that has a weight"),
         ("mixed", "it needs other tools in each of its environments"),
         ("grouped state", "it needs its live states when a whole group is scored"),
     ],

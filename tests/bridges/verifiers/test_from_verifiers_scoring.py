@@ -134,6 +134,15 @@ def test_a_group_of_environments_goes_to_each_ones_own_rubric() -> None:
         assert trace.reward == pytest.approx(reward)
 
 
+def test_a_members_weights_do_not_change_what_anothers_answer_is_worth() -> None:
+    with pytest.warns(UserWarning, match="second: its weights allow rewards from 0 to 1.2"):
+        environment = load(kind="wide group")
+    [task, *_] = environment.tasks("train")
+    assert task.info["info"] == {"env_id": "first"}
+    trace = asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(["1.0"])))
+    assert trace.reward == 1.0
+
+
 def test_saved_traces_are_scored_again_where_the_messages_say_all(tmp_path: Path) -> None:
     environment = load("their-tools")
     trace = said(environment, {"add": {"a": 17, "b": 25}}, "42")

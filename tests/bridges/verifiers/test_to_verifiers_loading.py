@@ -114,6 +114,15 @@ def test_group_rewards_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         taskset(environment="grouped")
 
 
+def test_self_play_whose_reward_is_the_mean_of_both_sides_is_refused() -> None:
+    args = {"opponents": {"itself": "policy"}}
+    with pytest.raises(
+        vf.ConfigError, match="tic-tac-toe: the policy plays the roles X, O in task"
+    ):
+        list(taskset(environment="tic-tac-toe", args=args).load())
+    assert list(taskset(environment="tic-tac-toe", args={"opponents": {"r": "random"}}).load())
+
+
 def test_without_verifiers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     expose._plugin.cache_clear()
     monkeypatch.setitem(sys.modules, "verifiers", None)
