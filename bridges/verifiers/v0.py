@@ -90,13 +90,14 @@ class V0Environment(Environment):
             json.dumps(info)
         except (ConfigError, TypeError, ValueError) as error:
             raise ConfigError(f"{said} cannot be shown as text, or saved: {error}") from error
-        if isinstance(row["prompt"], str):
-            raise ConfigError(f"{said} is a plain completion, not a chat; that API is too old")
         if "tool_defs" in (_parsed(row.get("info")) or {}):
             raise ConfigError(f"{said} brings tools of its own; all tasks must have the same tools")
         if row.get("answer", "") is None:
             info["answer"] = None
-        return Task(id, list(row["prompt"]), row.get("answer"), info)
+        prompt = row["prompt"]
+        if isinstance(prompt, str):  # verifiers' clients of chat APIs send it as a user's message
+            prompt = [{"role": "user", "content": prompt}]
+        return Task(id, list(prompt), row.get("answer"), info)
 
     async def reset(self, task: Task) -> list[Message]:
         """Start its rollout, and return what it shows the model first."""

@@ -97,6 +97,9 @@ def load_environment(kind: str, weight: float = 1.0, judge: str = "") -> Any:
     if kind == "mixed":
         tool = vf.ToolEnv(dataset=dataset, rubric=one, tools=[len_of])
         return vf.EnvGroup([tool, vf.SingleTurnEnv(dataset=dataset, rubric=one)])
+    if kind == "text":
+        rows = Dataset.from_list([{"prompt": "Say a number.", "answer": "0.8"}])
+        return vf.SingleTurnEnv(dataset=rows, rubric=one)
     if kind == "weightless":
         return vf.SingleTurnEnv(dataset=dataset, rubric=vf.Rubric())
     if kind == "wide group":

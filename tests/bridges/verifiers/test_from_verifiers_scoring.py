@@ -134,6 +134,14 @@ def test_a_group_of_environments_goes_to_each_ones_own_rubric() -> None:
         assert trace.reward == pytest.approx(reward)
 
 
+def test_a_prompt_that_is_text_is_a_users_message() -> None:
+    environment = load(kind="text")
+    [task] = environment.tasks("train")
+    trace = asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(["0.8"])))
+    assert [(m.role, m.content) for m in trace.messages[:1]] == [("user", "Say a number.")]
+    assert trace.reward == pytest.approx(0.8)
+
+
 def test_a_members_weights_do_not_change_what_anothers_answer_is_worth() -> None:
     with pytest.warns(UserWarning, match="second: its weights allow rewards from 0 to 1.2"):
         environment = load(kind="wide group")
