@@ -16,6 +16,7 @@ own_folder "build/verifiers-$VERSION" \
     "verifiers==$VERSION" mcp==2.0.0 mcp-types==2.0.0 httpx2 httpcore2 prime-runs prime-traces
 "$PYTHON" -m pytest -p no:cacheprovider -q \
     tests/bridges/verifiers/test_from_verifiers_v1.py \
+    tests/bridges/verifiers/test_from_verifiers_user.py \
     tests/bridges/verifiers/test_to_verifiers_rollouts.py \
     tests/bridges/verifiers/test_to_verifiers_loading.py \
     tests/tools/mcp

@@ -99,23 +99,25 @@ def _is_theirs(cls: type, method: str) -> bool:
 
 
 def check_package(name: str, environment_id: str) -> None:
-    """See that a taskset's package brings no agents or programs of its own.
+    """See that a taskset's package brings no program of its own.
 
     Raises:
         ConfigError: It does.
     """
-    from verifiers.v1.envs.single_agent import SingleAgentEnv
-    from verifiers.v1.utils.loaders import default_harness_id, environment_class
+    from verifiers.v1.utils.loaders import default_harness_id
 
-    found = environment_class(environment_id)
-    if found is not SingleAgentEnv:
-        refuse(name, f"its own interplay of agents ({found.__name__})")
     if default_harness_id(environment_id) == environment_id:
         refuse(name, "its own harness, a program that the model acts through")
 
 
-def check_v1(name: str, taskset: Any, task: Any) -> None:
+def check_v1(name: str, taskset: Any, task: Any, *, user: bool = False) -> None:
     """See that a taskset, whose first task is given, needs nothing that cannot be given here.
+
+    Args:
+        name: The environment's name, for messages.
+        taskset: The taskset.
+        task: Its first task.
+        user: Whether its package plays a user, who can open the conversation.
 
     Raises:
         ConfigError: It does; says what.
@@ -136,17 +138,17 @@ def check_v1(name: str, taskset: Any, task: Any) -> None:
         *type(taskset).toolsets(taskset.config),
     ):
         _check_placement(name, toolset)
-    check_data(name, task.data)
+    check_data(name, task.data, user=user)
 
 
-def check_data(name: str, data: Any) -> None:
+def check_data(name: str, data: Any, *, user: bool = False) -> None:
     """See that a task's data asks for nothing that cannot be given here.
 
     Raises:
         ConfigError: It does.
     """
     said = f"{name}: task {data.idx if data.name is None else data.name!r}"
-    if data.prompt is None:
+    if data.prompt is None and not user:
         refuse(said, "a user to open the conversation (it has no prompt)")
     for field, what in (
         ("image", "a container with the image"),

@@ -69,11 +69,11 @@ def from_verifiers(
     from vf.bridges.verifiers.v1 import TasksetEnvironment, load_taskset
 
     with author(name, module):
-        taskset = load_taskset(name, environment_id, module, args)
+        taskset, user = load_taskset(name, environment_id, module, args)
         held_out = None
         if eval_args is not None:
-            held_out = load_taskset(name, environment_id, module, {**args, **eval_args})
-        return TasksetEnvironment(name, taskset, reward_range, held_out)
+            held_out, _ = load_taskset(name, environment_id, module, {**args, **eval_args})
+        return TasksetEnvironment(name, taskset, reward_range, held_out, user)
 
 
 def module_name(environment_id: str) -> str:

@@ -14,6 +14,7 @@ from vf.bridges.verifiers.rewards import RewardRange, reward_range
 from vf.bridges.verifiers.v0 import NO_LIMIT
 from vf.bridges.verifiers.v1_rollout import V1Rollout, prompt_of
 from vf.bridges.verifiers.v1_tools import Served
+from vf.bridges.verifiers.v1_user import UserTurns, load_user
 from vf.environments.environment import Environment, Split, Step
 from vf.rubrics.group import GroupReward
 from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError, did_you_mean
@@ -36,10 +37,14 @@ class TasksetEnvironment(Environment):
         taskset: The taskset that training takes tasks from.
         reward_range_given: The rewards worth 0 and 1.
         eval_taskset: The one that evaluation takes tasks from; the same by default.
+        user: Its package's ``Env``, where that plays the user; see
+            :mod:`~vf.bridges.verifiers.v1_user`.
 
     Raises:
         ConfigError: It needs what cannot be given here; says what.
     """
+
+    _turns: UserTurns | None = None  # of an episode
 
     def __init__(
         self,
@@ -47,8 +52,9 @@ class TasksetEnvironment(Environment):
         taskset: Any,
         reward_range_given: Sequence[float] | None = None,
         eval_taskset: Any | None = None,
+        user: Any | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.user = name, user
         self.tasksets = {
             "train": taskset,
             "eval": taskset if eval_taskset is None else eval_taskset,
@@ -56,12 +62,12 @@ class TasksetEnvironment(Environment):
         first = next(iter(taskset), None)
         if first is None:
             raise ConfigError(f"{name}: its taskset is empty")
-        check_v1(name, taskset, first)
+        check_v1(name, taskset, first, user=user is not None)
         self.task_class, self.task_config = type(first), first.config
         self.max_turns = NO_LIMIT
         weights = [getattr(fn, "_vf_weight", 1.0) for fn in first.hooks("reward")]
         weights += [judge.config.weight for judge in first.plugged_judges()]
-        if not weights:
+        if not weights and user is None:  # which may record rewards
             raise ConfigError(f"{name}: its tasks have no @vf.reward, so there is nothing to learn")
         self.scale = reward_range(name, reward_range_given, [weights])
         self._shared = [Served(each) for each in type(taskset).toolsets(taskset.config)]
@@ -85,7 +91,7 @@ class TasksetEnvironment(Environment):
 
         for index, task in enumerate(found):
             data = task.data
-            check_data(self.name, data)
+            check_data(self.name, data, user=self.user is not None)
             prompt = [each.model_dump(exclude_none=True) for each in prompt_of(data, v1)]
             yield Task(
                 f"{split}-{index if data.idx is None else data.idx}",
@@ -112,6 +118,12 @@ class TasksetEnvironment(Environment):
         self._rollout = V1Rollout(self.theirs(task), self._shared)
         self.rubric = TasksetRubric(self, self._rollout)
         messages = await self._rollout.open()
+        if self.user is not None:
+            self._turns = UserTurns(self.user, self._rollout)
+            said = await self._turns.next()
+            if said is None:
+                raise EnvironmentFailure(f"{self.name}: its user said nothing to the model")
+            messages += self._rollout.add_said(said)
         if (stop := await self._rollout.stopped()) is not None:
             raise EnvironmentFailure(f"{self.name}: {stop} stopped it before the model was asked")
         return messages
@@ -121,10 +133,20 @@ class TasksetEnvironment(Environment):
         rollout = self._rollout
         rollout.add(reply, "tool_calls" if reply.tool_calls else "stop")
         if not reply.tool_calls:
-            return self._ended([], "agent_completed")
+            return await self._user_step() if self._turns else self._ended([], "agent_completed")
         results = await rollout.run_tools(reply, self.tool_events, self.turn)
         stop = await rollout.stopped()
         return Step(results) if stop is None else self._ended(results, stop)
+
+    async def _user_step(self) -> Step:
+        """Let the user hear the answer, and end when there is no more to say."""
+        assert self._turns is not None
+        said = await self._turns.hear(self._rollout.segment())
+        if said is None:
+            return self._ended([], "user_closed")
+        messages = self._rollout.add_said(said)
+        stop = await self._rollout.stopped()
+        return Step(messages) if stop is None else self._ended(messages, stop)
 
     def _ended(self, results: list[Message], condition: str) -> Step:
         info = {"verifiers": {"stop_condition": condition}}
@@ -132,6 +154,8 @@ class TasksetEnvironment(Environment):
 
     async def close(self) -> None:
         """Close what the task's tools hold."""
+        if (turns := self.__dict__.pop("_turns", None)) is not None:
+            await turns.close()
         rollout: V1Rollout | None = self.__dict__.pop("_rollout", None)
         if rollout is not None:
             await rollout.close()
@@ -168,6 +192,8 @@ class TasksetRubric:
         name, scale = self._environment.name, self._environment.scale
         rollout = self._rollout or self._replayed(trace)
         try:
+            if self._rollout is not None and self._environment._turns is not None:
+                await self._environment._turns.finish()
             scored = await rollout.score(trace)
         except RubricError:
             raise
@@ -186,7 +212,8 @@ class TasksetRubric:
         import verifiers.v1 as v1
         from verifiers.v1.state import State, state_cls
 
-        if type(task).setup is not v1.Task.setup or state_cls(type(task)) is not State:
+        live = environment.user is not None or type(task).setup is not v1.Task.setup
+        if live or state_cls(type(task)) is not State:
             raise RubricError(
                 f"{environment.name}: its rewards may read the state of the live rollout, so a "
                 "saved trace cannot be scored again"
@@ -208,8 +235,8 @@ class TasksetRubric:
 
 def load_taskset(
     name: str, environment_id: str, module: ModuleType, args: Mapping[str, Any]
-) -> Any:
-    """Make a taskset of verifiers' v1 API.
+) -> tuple[Any, Any | None]:
+    """Make a taskset of verifiers' v1 API, and the ``Env`` that plays its user, if there is one.
 
     Raises:
         ConfigError: The module exports none, or its config does not take the arguments.
@@ -235,7 +262,8 @@ def load_taskset(
             f"{name}: {where}: {first['msg']}.{did_you_mean(where, fields)} Its taskset takes: "
             f"{', '.join(fields)}; reward_range and eval_args are arguments of vf-rl"
         ) from None
-    return loaders.load_taskset(config)
+    user = load_user(name, environment_id, config)
+    return (loaders.load_taskset(config) if user is None else user.taskset), user
 
 
 def _score(scale: RewardRange, trace: Any) -> Score:

@@ -49,6 +49,7 @@ class V1Rollout:
         self._own = [Served(each) for each in type(task).toolsets(task.config)]
         self._shared = list(shared)
         self._said: list[Any] = prompt_of(task.data, v1)
+        self._heard = len(self._said)
         self._stack = contextlib.AsyncExitStack()
 
     async def open(self) -> list[Message]:
@@ -95,6 +96,16 @@ class V1Rollout:
             self._v1.ToolMessage(tool_call_id=message.tool_call_id, content=message.content)
         )
 
+    def add_said(self, messages: Sequence[Any]) -> list[Message]:
+        """Record what the user said, in verifiers' messages; return it in ours."""
+        self._said += messages
+        self._heard = len(self._said)
+        return [to_ours(message) for message in messages]
+
+    def segment(self) -> list[Any]:
+        """Return what was said since the user did: answers, and results of tools."""
+        return self._said[self._heard :]
+
     async def run_tools(self, reply: Message, events: list[ToolEvent], turn: int) -> list[Message]:
         """Run the answer's tool calls, one after the other as verifiers does."""
         results = []
@@ -122,7 +133,8 @@ class V1Rollout:
             if turn.finish_reason == "length":
                 call.finish_reason = "length"
         limit = _LIMITS.get(ours.stop_reason) if ours.stop_reason is not None else None
-        trace.stop(limit or "agent_completed")
+        said = ours.info.get("verifiers", {}).get("stop_condition")
+        trace.stop(limit or said or "agent_completed")
         await invoke(self.task.finalize, {"trace": trace, "runtime": None})
         await self.task.score(trace, None)
         return trace
@@ -135,6 +147,8 @@ class V1Rollout:
 def prompt_of(data: Any, v1: Any) -> list[Any]:
     """Return a task's first messages, as verifiers' ``null`` harness sends them."""
     said = [v1.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
+    if data.prompt is None:  # a user opens the conversation
+        return said
     if isinstance(data.prompt, str):
         return [*said, v1.UserMessage(content=data.prompt)]
     return [*said, *data.prompt]
