@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field
 
 from vf.inference.model import NEUTRAL, Model, Sampling, ToolStyle, own_sampling
 from vf.inference.models.scripted_model import Line, ScriptedModel
 from vf.inference.settings import STRICT, MinP, Positive, RepetitionPenalty, Seconds, TopK, TopP
+from vf.runtime.api_keys import KeyVariable, read_key
 from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked
 from vf.traces.messages import Message
@@ -64,7 +64,7 @@ class ChatTable(SamplingTable):
     """Its name at the API."""
     base_url: str | None = None
     """The API, up to and including /v1; OpenAI's own by default."""
-    api_key_env: str | None = None
+    api_key_env: KeyVariable | None = None
     """Environment variable that holds the API's key."""
     timeout: Seconds = 120.0
     """Seconds that may pass without an answer."""
@@ -74,6 +74,10 @@ class ChatTable(SamplingTable):
     """Extra parameters of every request."""
     tool_style: ToolStyle = "template"
     """`template`: the API takes tools; `text`: the system prompt lists them."""
+    request_fields: dict[str, str | Literal[False]] = Field(default_factory=dict)
+    """By a request field's name, the name by which this API takes it, or false to leave it out."""
+    send_reasoning: bool = True
+    """Send the reasoning of earlier answers back to the API, as it came."""
 
     @classmethod
     def read(cls, table: Mapping[str, Any], where: str) -> ChatTable:
@@ -88,10 +92,21 @@ class ChatTable(SamplingTable):
                 not set.
         """
         found = checked(cls, table, under=where)
-        variable = found.api_key_env
-        if variable is not None and not os.environ.get(variable):
-            raise ConfigError(f"{where}.api_key_env: the variable {variable} is not set")
+        found.key(where)
         return found
+
+    def key(self, where: str) -> str | None:
+        """Return the API's key, if the table names one.
+
+        Raises:
+            ConfigError: The variable that should hold it does not.
+        """
+        if self.api_key_env is None:
+            return None
+        key = read_key(self.api_key_env, f"{where}.api_key_env: ")
+        if key is None:
+            raise ConfigError(f"{where}.api_key_env: the variable {self.api_key_env} is not set")
+        return key
 
     def open(self, where: str) -> ChatModel:
         """Return the model; it connects when it is first asked.
@@ -105,11 +120,13 @@ class ChatTable(SamplingTable):
             return ChatModel(
                 self.model,
                 base_url=self.base_url,
-                api_key=os.environ.get(self.api_key_env) if self.api_key_env else None,
+                api_key=self.key(where),
                 timeout=self.timeout,
                 max_retries=self.max_retries,
                 extra_body=self.extra_body,
                 tool_style=self.tool_style,
+                request_fields=self.request_fields,
+                send_reasoning=self.send_reasoning,
             )
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from vf.evaluation.eval_config import EvalConfig, ModelConfig
-from vf.evaluation.models import api_key
+from vf.evaluation.models import api_key, chat_model
 from vf.inference.model import ContextFull, Conversation
-from vf.inference.models.chat_model import ChatModel
+from vf.inference.models.chat_answers import Refused
+from vf.inference.wire import Garbled
+from vf.runtime.api_keys import KEY, URL
 from vf.runtime.errors import ConfigError, ModelError, did_you_mean
 from vf.traces.messages import Message
 
@@ -36,25 +38,15 @@ async def try_endpoint(
         ConfigError: It is unreachable, is no such API, does not know the model (those that it
             knows are listed), or wants another key.
     """
-    import openai
-
     key = api_key(config)
-    model = ChatModel(
-        config.model,
-        base_url=config.base_url,
-        api_key=key,
-        timeout=TRY_SECONDS,
-        extra_body=config.extra_body,
-        tool_style=config.tool_style or "template",
-    )
-    where = config.base_url or os.environ.get("OPENAI_BASE_URL") or "OpenAI's API"
+    model = chat_model(config, TRY_SECONDS)
+    where = config.base_url or os.environ.get(URL) or "OpenAI's API"
     sampling = evaluation.sampling.with_(max_tokens=min(TRY_TOKENS, evaluation.max_tokens), seed=0)
     try:
         asked = Conversation([Message("user", "Say hello.")], list(tools))
         await model.respond(asked, sampling)
     except ModelError as error:
-        unreachable = isinstance(error.__cause__, openai.APIConnectionError)
-        known = None if unreachable else await _models(config, key)
+        known = None if _unreachable(error) else await _models(config, key)
         raise ConfigError(
             _meaning(config, error, where, None if known is None else list(known), key)
         ) from None
@@ -66,16 +58,18 @@ async def try_endpoint(
         ) from None
     finally:
         await model.close()
+    notes = [*model.notes]
     known = await _models(config, key)
     if known and config.model not in known:
-        return f"{where} answers as {config.model!r}, though it lists only {_listed(list(known))}"
+        listed = _listed(list(known))
+        notes.append(f"{where} answers as {config.model!r}, though it lists only {listed}")
     size = (known or {}).get(config.model)
     if size is not None and evaluation.max_tokens >= size:
-        return (
+        notes.append(
             f"{config.model!r} has a context of {size:,} tokens: an answer ends where it is full, "
             f"before max_tokens = {evaluation.max_tokens:,}"
         )
-    return None
+    return "; ".join(notes) or None
 
 
 def _tokens(size: int | None) -> str:
@@ -85,31 +79,36 @@ def _tokens(size: int | None) -> str:
 def _meaning(
     config: ModelConfig, error: ModelError, where: str, known: list[str] | None, key: str | None
 ) -> str:
-    import openai
-
     cause = error.__cause__
-    variable = config.api_key_env or "OPENAI_API_KEY"
     if isinstance(cause, TimeoutError):
         return f"{where} did not answer within {TRY_SECONDS:g} s"
-    if isinstance(cause, openai.APIConnectionError):
+    if _unreachable(error):
         return (
-            f"no server answers at {where} ({_root(cause)}). Is it running, and is the address "
-            "right, up to and including /v1?"
+            f"no server answers at {where} ({_root(cause or error)}). Is it running, and is the "
+            "address right, up to and including /v1?"
         )
-    if isinstance(cause, openai.APIStatusError) and cause.status_code in (401, 403):
+    if isinstance(error, Refused) and error.status in (401, 403):
         hint = "the key in it was rejected" if key else "it is not set"
-        return f"{where} requires an API key: {variable}: {hint} ({cause.message})"
+        variable = config.api_key_env or KEY
+        return f"{where} requires an API key: {variable}: {hint} ({error})"
     if known is not None and config.model not in known:
         return (
             f"{where} does not know the model {config.model!r}."
             f"{did_you_mean(config.model, known)} It serves: {_listed(known)}"
         )
-    if known is None and (cause is None or isinstance(cause, openai.NotFoundError | ValueError)):
+    lost = isinstance(error, Refused) and error.status == 404
+    if known is None and (lost or isinstance(cause, Garbled)):
         return (
             f"{where} is not an OpenAI-compatible API ({error}). Give its address up to and "
             "including /v1"
         )
     return f"{where} rejected a test request: {error}"
+
+
+def _unreachable(error: ModelError) -> bool:
+    import openai
+
+    return isinstance(error.__cause__, openai.APIConnectionError)
 
 
 async def _models(config: ModelConfig, key: str | None) -> dict[str, int | None] | None:

@@ -27,6 +27,7 @@ from vf.inference.settings import (
     TopK,
     TopP,
 )
+from vf.runtime.api_keys import KeyVariable
 from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.toml import checked
 
@@ -89,10 +90,16 @@ class ModelConfig(Strict):
     for `tiny`, a folder and, where no API is named, a hub name (OWNER/NAME); otherwise `api`."""
     base_url: str | None = None
     """URL of the API, up to and including /v1; OpenAI's by default."""
-    api_key_env: str | None = None
+    api_key_env: KeyVariable | None = None
     """Environment variable with the API's key; OPENAI_API_KEY by default."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Extra parameters of every request to an API."""
+    request_fields: dict[str, str | Literal[False]] = Field(default_factory=dict)
+    """By a request field's name, the name by which the API takes it, or false to leave it out, as
+    in { max_tokens = "max_completion_tokens", seed = false }. What an API refuses is noticed
+    without it where leaving it out changes no answer."""
+    send_reasoning: bool = True
+    """Send the reasoning of earlier answers back to the API, as it came."""
     max_seq_len: Positive = 4096
     """Maximum tokens in a context of an engine started here; at most the model's."""
     tokenizer: str | None = None
@@ -118,6 +125,8 @@ class ModelConfig(Strict):
             "base_url": "api",
             "api_key_env": "api",
             "extra_body": "api",
+            "request_fields": "api",
+            "send_reasoning": "api",
             "max_seq_len": "engine",
             "inference": "engine",
             "tokenizer": "engine",

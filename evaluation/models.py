@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vf.environments.environment import Environment
 from vf.evaluation.eval_config import EvalConfig, ModelConfig, looks_local, slug
@@ -18,10 +19,14 @@ from vf.inference.model import Model
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.models.scripted_model import ScriptedModel
 from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.runtime.api_keys import KEY, URL, read_key
 from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked
 from vf.traces.messages import Message
 from vf.traces.task import Task
+
+if TYPE_CHECKING:
+    from vf.inference.models.chat_model import ChatModel
 
 Say = Callable[[str], None]
 PEEK = 1 << 20  # bytes at either end of a weights file that tell it from another
@@ -136,17 +141,38 @@ def api_key(config: ModelConfig) -> str | None:
     Raises:
         ConfigError: The variable that it should be in is not set.
     """
-    name = config.api_key_env or "OPENAI_API_KEY"
-    key = os.environ.get(name)
-    if not key and (config.api_key_env or config.base_url is None):
+    name = config.api_key_env or KEY
+    key = read_key(name, f"model {config.name}: ")
+    ours = config.base_url or os.environ.get(URL)  # a server that may need none
+    if not key and (config.api_key_env or not ours):
         hint = (
             ""
-            if config.base_url
+            if ours
             else ", or name another server with -b. For a local model, name a folder, a hub name "
             "(OWNER/NAME) or tiny"
         )
         raise ConfigError(f"model {config.name}: no API key: set {name}{hint}")
-    return key or None
+    return key
+
+
+def chat_model(config: ModelConfig, timeout: float) -> ChatModel:
+    """Return a model at an API.
+
+    Raises:
+        ConfigError: The variable that its key should be in is not set.
+    """
+    from vf.inference.models.chat_model import ChatModel
+
+    return ChatModel(
+        config.model,
+        base_url=config.base_url,
+        api_key=api_key(config),
+        timeout=timeout,
+        extra_body=config.extra_body,
+        tool_style=config.tool_style or "template",
+        request_fields=config.request_fields,
+        send_reasoning=config.send_reasoning,
+    )
 
 
 @asynccontextmanager
@@ -170,16 +196,7 @@ async def open_model(
         yield OpenModel(ScriptedModel(_nothing), of=_SCRIPTS[config.model])
         return
     if config.engine == "api":
-        from vf.inference.models.chat_model import ChatModel
-
-        chat = ChatModel(
-            config.model,
-            base_url=config.base_url,
-            api_key=api_key(config),
-            timeout=evaluation.generation_timeout,
-            extra_body=config.extra_body,
-            tool_style=config.tool_style or "template",
-        )
+        chat = chat_model(config, evaluation.generation_timeout)
         try:
             yield OpenModel(chat)
         finally:

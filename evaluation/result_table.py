@@ -15,6 +15,7 @@ from vf.evaluation.estimators import Estimate
 from vf.evaluation.progress import clock
 from vf.evaluation.tally import Summary
 from vf.runtime.terminal import fits, make_console, print_wrapped
+from vf.traces.view.plain import ENDS
 
 WIDTH = 200  # columns if the output is a pipe, so that no cell is cut
 NARROW = 120  # columns below which the results are stacked, not set side by side
@@ -103,6 +104,9 @@ def _headline(summary: Summary, flattered: bool) -> Table:
 def _lines(summary: Summary) -> Iterator[str]:
     stops = ", ".join(f"{name} {count}" for name, count in summary.stop_reasons.items())
     yield f"stop reasons: {stops or 'none'}"
+    for reason, count in summary.finish_reasons.items():
+        if reason in ENDS:
+            yield f"{count:,} of {summary.turns:,} answers: {ENDS[reason]}"
     yield (
         f"turns {summary.turns:,}, prompt tokens {summary.prompt_tokens:,}, "
         f"sampled tokens {summary.completion_tokens:,}"

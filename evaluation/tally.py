@@ -108,6 +108,7 @@ class Summary:
         pass_hat: By k: the probability that all of k rollouts succeed.
         components: Outcome, penalties, gates, parts and metrics, by name.
         stop_reasons: How often each.
+        finish_reasons: How often each, of the model's answers.
         truncated: Rollouts that a limit ended.
         errors: By boundary: how many, and what the first said.
         turns: Answers of the model, all rollouts.
@@ -138,6 +139,7 @@ class Summary:
     pass_hat: dict[int, Estimate]
     components: dict[str, Estimate]
     stop_reasons: dict[str, int]
+    finish_reasons: dict[str, int]
     truncated: int
     errors: dict[str, dict[str, Any]]
     turns: int
@@ -193,6 +195,7 @@ class Tally:
         self.cost: float | None = None
         self.user: UserUse | None = None
         self.stop_reasons: Counter[str] = Counter()
+        self.finish_reasons: Counter[str] = Counter()
         self.errors: dict[str, dict[str, Any]] = {}
         self.seconds: Counter[str] = Counter()
         self._by_task: dict[str, _TaskTally] = {}
@@ -211,6 +214,7 @@ class Tally:
         self.completion_tokens += trace.completion_tokens
         self.branching.add(trace)
         self.stop_reasons[str(trace.stop_reason)] += 1
+        self.finish_reasons.update(turn.finish_reason for turn in trace.turns)
         self.seconds.update(trace.timing)
         cost = trace.info.get("eval", {}).get("cost")
         if cost is not None:
@@ -263,6 +267,7 @@ class Tally:
             pass_hat=self._passes(pass_hat_k),
             components={name: self._component(name) for name in names},
             stop_reasons=dict(self.stop_reasons.most_common()),
+            finish_reasons=dict(self.finish_reasons.most_common()),
             truncated=self.truncated,
             errors=self.errors,
             turns=self.turns,

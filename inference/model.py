@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from vf.runtime.errors import VfError
 from vf.traces.messages import Message
-from vf.traces.trace import Branch, Fork, StopReason
+from vf.traces.trace import Branch, FinishReason, Fork, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Reply:
     """
 
     message: Message
-    finish_reason: Literal["stop", "length"] = "stop"
+    finish_reason: FinishReason = "stop"
     prompt_tokens: int = 0
     completion_tokens: int = 0
     stop: str | None = None

@@ -101,8 +101,9 @@ class Patience:
       the server pauses (for training, or new weights) does not count.
     - An answer that was given up is not asked for again: the same seed would take as long. Its
       connection is closed, so that the server stops sampling it.
-    - A server that refuses connections or breaks them at once, or answers 429, 502 or 503, is
-      waited for. One that has never answered is not: its address may be wrong.
+    - A server that refuses connections or breaks them at once, or answers 429, 502, 503 or what
+      else says that it is busy or down (:data:`vf.inference.wire.AWAY`), is waited for. One that
+      has never answered is not: its address may be wrong.
     - Requests beyond the connections that the limit of open files allows wait here, before any
       clock starts.
 
@@ -215,6 +216,8 @@ class Patience:
             raise ModelError(f"{error} (after {request.tries} attempts)") from (
                 error.__cause__ or error
             )
+        elif error.after is not None:
+            wait = max(wait, error.after)
         return wait
 
     def _seconds_left(self, error: Unavailable, refused: float) -> float:

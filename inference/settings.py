@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vf.inference.model import ToolStyle
+from vf.runtime.api_keys import KeyVariable
 
 LAST_PORT = 65_535
 Positive = Annotated[int, Field(ge=1)]
@@ -97,7 +98,7 @@ class VllmSettings(EngineSettings):
     base_urls: list[str] = Field(default_factory=list)
     """URLs of several running servers of the model, instead of base_url. Each conversation stays
     with one of them."""
-    api_key_env: str | None = None
+    api_key_env: KeyVariable | None = None
     """Environment variable that holds the API key for base_url or base_urls."""
     replicas: Positive = 1
     """Servers that the run starts, each with its own copy of the model. Each conversation stays

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
 import pydantic_core
 
+from vf.runtime.api_keys import clean_key, hide
 from vf.runtime.errors import ModelError
 
 CONNECT_SECONDS = 30.0
-AWAY = frozenset({429, 502, 503})  # the server is paused, overloaded, or being started
+# The server is paused, overloaded, or being started; 521 to 523 and 529 are a proxy's words for it.
+AWAY = frozenset({429, 502, 503, 521, 522, 523, 529})
 TIMEOUTS = frozenset({408, 504})  # of the server, or of a proxy before it
-RETRY_STATUSES = AWAY | TIMEOUTS | {409, 500}
+RETRY_STATUSES = AWAY | TIMEOUTS | {409, 425, 500, 507, *range(520, 531)}
 MOST_BACKOFF = 8.0  # seconds
+MOST_AFTER = 60.0  # seconds: a server that wants to be asked later than that is asked again then
+MOST_WORDS = 500  # characters of what a server says that an error quotes
 
 
 class Unavailable(ModelError):
@@ -40,6 +48,13 @@ class AnswerTimeout(Unavailable):
     """The server took the request, and did not answer it in its own or a proxy's time."""
 
 
+class Garbled(Unavailable):
+    """The server answered with something other than an answer, such as half of one."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, away=False, answered=True)
+
+
 class JsonClient:
     """POSTs JSON to one server and reads JSON back.
 
@@ -49,6 +64,9 @@ class JsonClient:
         timeout: Seconds for one attempt.
         max_retries: Attempts after the first.
         backoff: Seconds before the first retry; doubles each time, at most 8.
+
+    Raises:
+        ConfigError: The key holds what no HTTP header can.
     """
 
     def __init__(
@@ -64,9 +82,10 @@ class JsonClient:
         self.timeout = timeout
         self.max_retries = max_retries
         self.backoff = backoff
+        self._key = clean_key(api_key, "api_key") if api_key else None
         self._headers = {"Content-Type": "application/json"}
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        if self._key:
+            self._headers["Authorization"] = f"Bearer {self._key}"
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +121,7 @@ class JsonClient:
         try:
             async with self._open().post(url, data=pydantic_core.to_json(body)) as response:
                 status, answer = response.status, await response.read()
-                after = retry_after(response.headers.get("Retry-After"))
+                after = retry_after(response.headers)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise ModelError(f"{url} is not a URL: write it as http://host:port/v1") from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -111,7 +130,7 @@ class JsonClient:
             raise _broken(url, error, away=False) from error
         if status == 200:
             return _object(url, answer)
-        problem = f"{url} answered {status}: {_reason(answer)}"
+        problem = hide(f"{url} answered {status}: {words_of(answer)}", self._key)
         raise refusal(problem, status, after)
 
     async def text(self, path: str) -> str | None:
@@ -160,12 +179,46 @@ def _broken(url: str, error: Exception, *, away: bool) -> Unavailable:
     return Unavailable(f"{url}: {type(error).__name__}: {error}", away=away, answered=False)
 
 
-def retry_after(text: str | None) -> float | None:
-    """Return the seconds in a ``Retry-After`` header; None if there are none."""
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds after which a server wants to be asked again, at most ``MOST_AFTER``.
+
+    Args:
+        headers: Of its answer. ``retry-after-ms`` is in milliseconds; ``Retry-After`` in seconds,
+            or a date.
+
+    Returns:
+        None if it does not say.
+    """
+    seconds = _number(headers.get("retry-after-ms"), 1e-3)
+    text = headers.get("Retry-After")
+    if seconds is None:
+        seconds = _number(text)
+    if seconds is None and text:
+        try:
+            seconds = (_date(text) - _date(headers.get("Date"))).total_seconds()
+        except ValueError:
+            return None
+    return None if seconds is None else min(max(0.0, seconds), MOST_AFTER)
+
+
+def _number(text: str | None, unit: float = 1.0) -> float | None:
     try:
-        return max(0.0, float(text or ""))
+        number = float(text or "") * unit
     except ValueError:
         return None
+    return None if math.isnan(number) else number
+
+
+def _date(text: str | None) -> datetime:
+    """Return an HTTP date; the present where there is none.
+
+    Raises:
+        ValueError: It is no date.
+    """
+    if text is None:
+        return datetime.now(UTC)
+    found = parsedate_to_datetime(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _object(url: str, body: bytes) -> dict[str, Any]:
@@ -178,9 +231,29 @@ def _object(url: str, body: bytes) -> dict[str, Any]:
     return answer
 
 
-def _reason(body: bytes) -> str:
-    """Return the message of an OpenAI-style error body, or the start of the body."""
-    try:
-        return str(pydantic_core.from_json(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return body[:300].decode(errors="replace")
+def words_of(body: object) -> str:
+    """Return what a server says that is wrong.
+
+    Args:
+        body: Its answer, read or not. The message of an OpenAI-style error is returned; of any
+            other body, its beginning.
+    """
+    found = body
+    if isinstance(body, bytes | str):
+        try:
+            found = pydantic_core.from_json(body)
+        except ValueError:
+            found = None
+    if isinstance(found, list) and len(found) == 1:  # Google's API
+        found = found[0]
+    error = found.get("error") if isinstance(found, dict) else None
+    if isinstance(error, dict) and (said := error.get("message")):
+        more = error.get("metadata")  # OpenRouter's, with the words of the provider behind it
+        raw = more.get("raw") if isinstance(more, dict) else None
+        return _short(f"{said} ({raw})" if raw else str(said))
+    text = body if isinstance(body, bytes | str) else pydantic_core.to_json(body)
+    return _short(text if isinstance(text, str) else text.decode(errors="replace")) or "nothing"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_WORDS else text[:MOST_WORDS] + "..."

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakKeyDictionary
 
+from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.rubrics.judge_cache import VerdictCache, Vote
 from vf.rubrics.judge_prompt import (
     RULES,
@@ -21,14 +21,21 @@ from vf.rubrics.judge_prompt import (
     read_verdict,
 )
 from vf.rubrics.scorers import NoVerdict
-from vf.runtime.errors import ConfigError, RubricError
+from vf.runtime.api_keys import URL, check_variable, read_key
+from vf.runtime.errors import ConfigError, ModelError, RubricError
 from vf.traces.messages import Message, as_messages
 from vf.traces.trace import Trace
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from vf.inference.models.chat_model import ChatModel
 
 HARMLESS = "I do not know."  # an answer on which any judge has a verdict
+# What is said of a verdict that cannot be read, by how the reply ended.
+_ENDS = {
+    "length": " (cut off at max_tokens={})",
+    "content_filter": " (the API's content filter stopped it)",
+    "refusal": " (the API says that the model refused)",
+}
 REFUSALS = (400, 413, 422)  # statuses that are about what was sent: too long, or not wanted
 CORRECT = Criterion(
     "Is the ANSWER to the QUESTION right? It must agree with the REFERENCE where there is one, "
@@ -94,8 +101,12 @@ class Judge:
         retries: How often to ask again after a reply without a usable verdict.
         temperature: 0 for one vote and 1 for several by default.
         max_tokens: Most tokens of a reply.
-        timeout: Seconds for one attempt of a request.
+        timeout: Seconds that may pass without an answer to any request, as for
+            :class:`~vf.inference.models.chat_model.ChatModel`.
+        max_retries: Attempts after the first, on errors that may pass.
         extra_body: Parameters beyond OpenAI's, sent along.
+        request_fields: By a field's name, the name by which the API takes it, or False to leave it
+            out.
         name: How it is recorded; give two judges of one rubric different names.
 
     Raises:
@@ -119,7 +130,9 @@ class Judge:
         temperature: float | None = None,
         max_tokens: int = 1024,
         timeout: float = 120.0,
+        max_retries: int = 4,
         extra_body: Mapping[str, Any] | None = None,
+        request_fields: Mapping[str, str | Literal[False]] | None = None,
         name: str = "judge",
     ) -> None:
         self.__name__ = name
@@ -136,6 +149,8 @@ class Judge:
         self._check()
         if timeout <= 0:
             raise self._wrong(f"timeout must be positive, got {timeout}")
+        if max_retries < 0:
+            raise self._wrong(f"max_retries must be at least 0, got {max_retries}")
         self._cache = None
         if cache is not None:
             self._cache = VerdictCache(None if cache == "memory" else Path(cache))
@@ -143,11 +158,11 @@ class Judge:
             "base_url": base_url,
             "api_key": self._key(api_key_env),
             "timeout": timeout,
-            "max_retries": 4,
+            "max_retries": max_retries,
+            "extra_body": self._extra_body,
+            "request_fields": request_fields,
         }
-        # A client belongs to the loop that it was first used in.
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI]
-        self._clients = WeakKeyDictionary()
+        self._chat: ChatModel | None = None
 
     async def __call__(self, trace: Trace) -> float:
         """Judge a trace.
@@ -180,9 +195,8 @@ class Judge:
 
     async def close(self) -> None:
         """Close the connections of the running loop."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        if self._chat is not None:
+            await self._chat.close()
 
     async def _vote(self, material: Mapping[str, str], number: int) -> tuple[Vote, bool]:
         """Return one vote, and whether it was in the cache."""
@@ -227,21 +241,18 @@ class Judge:
         prompt_tokens = completion_tokens = 0
         for attempt in range(self.retries + 1):
             nonce = draw_nonce(list(material.values()))
-            answer = await self._request(build_messages(self.criteria, material, nonce), number)
-            if answer.usage is not None:
-                prompt_tokens += answer.usage.prompt_tokens
-                completion_tokens += answer.usage.completion_tokens
-                self.usage.prompt_tokens += answer.usage.prompt_tokens
-                self.usage.completion_tokens += answer.usage.completion_tokens
-            message = answer.choices[0].message
-            text = message.content or ""
-            reasoned = any(getattr(message, f, None) for f in ("reasoning_content", "reasoning"))
+            reply = await self._request(build_messages(self.criteria, material, nonce), number)
+            prompt_tokens += reply.prompt_tokens
+            completion_tokens += reply.completion_tokens
+            self.usage.prompt_tokens += reply.prompt_tokens
+            self.usage.completion_tokens += reply.completion_tokens
+            text, reasoned = reply.message.content, bool(reply.message.reasoning)
             try:
                 choices = read_verdict(text, self.criteria, nonce, reasoned=reasoned)
                 return Vote(choices, text, prompt_tokens, completion_tokens, attempt + 1)
             except Malformed as error:
-                cut = answer.choices[0].finish_reason == "length"
-                problem = f"{error} (cut off at max_tokens={self.max_tokens})" if cut else error
+                end = _ENDS.get(reply.finish_reason, "")
+                problem = f"{error}{end.format(self.max_tokens)}"
         shown = text if len(text) <= 200 else f"{text[:200]}..."
         raise _Unusable(
             f"{self.__name__!r}: {self.model} gave no usable verdict in {self.retries + 1} "
@@ -249,45 +260,43 @@ class Judge:
             "stronger judge, raise max_tokens, or ask simpler questions"
         )
 
-    async def _request(self, messages: list[dict[str, str]], number: int) -> Any:
-        import openai
-        from openai.types.chat import ChatCompletion
+    async def _request(self, messages: list[dict[str, str]], number: int) -> Reply:
+        """Ask once, as patiently as any model is asked.
 
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            self._clients[loop] = openai.AsyncOpenAI(**self._settings)
+        Raises:
+            _Unusable: The API refused what it was sent.
+            RubricError: It failed.
+        """
+        if self._chat is None:
+            from vf.inference.models.chat_model import ChatModel  # loads a network client
+
+            self._chat = ChatModel(self.model, **self._settings)
         self.usage.requests += 1
+        sampling = Sampling(self.max_tokens, self.temperature, seed=number)
         try:
-            answer = await self._clients[loop].chat.completions.create(
-                model=self.model,
-                messages=messages,  # type: ignore[arg-type]
-                temperature=self.temperature,
-                max_tokens=self.max_tokens,
-                seed=number,
-                extra_body=self._extra_body or None,
-            )
-        except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON
-            refused = getattr(error, "status_code", None) in REFUSALS
+            return await self._chat.respond(Conversation(as_messages(messages)), sampling)
+        except ContextFull as error:
+            raise _Unusable(f"{self._named}: the context is full") from error
+        except ModelError as error:
+            refused = getattr(error, "status", None) in REFUSALS
             raise (_Unusable if refused else RubricError)(
-                f"{self.__name__!r}: {self.model} at {self.base_url or 'OpenAI'}: "
-                f"{type(error).__name__}: {error}{self._hint(error)}"
-            ) from error
-        if not isinstance(answer, ChatCompletion) or not answer.choices:
-            raise RubricError(
-                f"{self.__name__!r}: {self.model}: the server did not answer with a chat completion"
-            )
-        return answer
+                f"{self._named}: {error}{self._hint(error)}"
+            ) from (error.__cause__ or error)
 
-    def _hint(self, error: Exception) -> str:
+    @property
+    def _named(self) -> str:
+        return f"{self.__name__!r}: {self.model} at {self.base_url or 'OpenAI'}"
+
+    def _hint(self, error: ModelError) -> str:
         """Return what to do about a request that failed, if that is known."""
-        status = getattr(error, "status_code", None)
+        status = getattr(error, "status", None)
         if status in (401, 403):
             held = "no key was sent" if self._key_env is None else f"{self._key_env} holds the key"
             return f". The server does not take the key ({held}): see api_key_env"
         if status == 404:
             return ". Is that the model's name there, and does base_url end in /v1?"
-        if type(error).__name__ == "APIConnectionError":
-            return " Is a server running there?"
+        if type(error.__cause__).__name__ == "APIConnectionError":
+            return ". Is a server running there?"
         return ""
 
     def _material(self, trace: Trace) -> dict[str, str]:
@@ -330,11 +339,14 @@ class Judge:
 
     def _key(self, variable: str | None) -> str:
         if variable is None:
-            if self.base_url is None:
+            if self.base_url is None and not os.environ.get(URL):
                 raise self._wrong("OpenAI's API needs a key: name its variable in api_key_env")
             return "none"
-        key = os.environ.get(variable)
-        if not key:
+        try:
+            key = read_key(check_variable(variable))
+        except (ConfigError, ValueError) as error:
+            raise self._wrong(f"api_key_env: {error}") from None
+        if key is None:
             raise self._wrong(
                 f"the environment variable {variable} holds no key; set it, or pass "
                 "api_key_env=None and the base_url of a server that needs none"

@@ -139,13 +139,18 @@ _PackedLineages = Annotated[
 ]
 
 
+# Why an answer ended: by itself, or cut at a limit; or a provider's filter removed it or cut it
+# off, or the provider says that its model refused. All of them are scored.
+FinishReason = Literal["stop", "length", "content_filter", "refusal"]
+
+
 @dataclass(slots=True)
 class Turn:
     """One answer of the model. Token counts are 0 where the API does not tell them."""
 
     prompt_tokens: int
     completion_tokens: int
-    finish_reason: Literal["stop", "length"]
+    finish_reason: FinishReason
     seconds: float
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vf.inference.model import Conversation, LimitReached, Reply, Sampling
+from vf.inference.models.chat_answers import as_sent, read_reply
 from vf.inference.wire import JsonClient
-from vf.runtime.errors import ConfigError, ModelError
-from vf.traces.messages import Message
+from vf.runtime.errors import ModelError
 from vf.traces.trace import StopReason, Trace
 
 NO_LIMIT = 2**31 - 1  # tokens of a turn; then verifiers' own sampling settings have the say
@@ -58,14 +58,15 @@ class InterceptedModel:
         """
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [message.to_openai() for message in conversation.messages],
+            "messages": [as_sent(each, reasoning=True) for each in conversation.messages],
         }
         if conversation.tools:
             body["tools"] = conversation.tools
         if sampling.max_tokens < NO_LIMIT:
             body["max_tokens"] = sampling.max_tokens
         try:
-            return _reply(await self._client.post("/chat/completions", body))
+            answer = await self._client.post("/chat/completions", body)
+            return read_reply(answer, self._model, conversation)
         except ModelError:
             condition = self._stopped()
             if condition is None:
@@ -75,21 +76,6 @@ class InterceptedModel:
     async def close(self) -> None:
         """Close the connection."""
         await self._client.close()
-
-
-def _reply(answer: dict[str, Any]) -> Reply:
-    try:
-        choice = answer["choices"][0]
-        message = Message.from_openai({**choice["message"], "role": "assistant"})
-        usage = answer.get("usage") or {}
-        return Reply(
-            message,
-            "length" if choice.get("finish_reason") == "length" else "stop",
-            usage.get("prompt_tokens") or 0,
-            usage.get("completion_tokens") or 0,
-        )
-    except (KeyError, IndexError, TypeError, ConfigError) as error:
-        raise ModelError(f"the answer is not a chat completion: {error}") from error
 
 
 KEY = "vf"  # our trace's place in verifiers' trace.info

@@ -215,6 +215,8 @@ def _ending(asked: Asked, reply: Reply) -> dict[str, str | None]:
     reason = "end_turn" if stop is None else "stop_sequence"
     if reply.finish_reason == "length":
         reason = "max_tokens"
+    elif reply.finish_reason != "stop":
+        reason = "refusal"
     elif reply.message.tool_calls:
         reason = "tool_use"
     return {"stop_reason": reason, "stop_sequence": stop}

@@ -267,8 +267,8 @@ def _message(reply: Reply) -> dict[str, Any]:
 
 
 def _finish_reason(reply: Reply) -> str:
-    called = reply.message.tool_calls and reply.finish_reason == "stop"
-    return "tool_calls" if called else reply.finish_reason
+    reason = "stop" if reply.finish_reason == "refusal" else reply.finish_reason
+    return "tool_calls" if reply.message.tool_calls and reason == "stop" else reason
 
 
 def _usage(answered: Answered) -> dict[str, int]:

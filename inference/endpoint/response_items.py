@@ -143,7 +143,7 @@ def items_of(raw: Mapping[str, Any], answer: str, reply: Reply) -> list[dict[str
         items.append(_reasoning_item(raw, answer, message.reasoning))
     if message.content or not message.tool_calls:
         part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
-        cut = reply.finish_reason == "length" and not message.tool_calls
+        cut = reply.finish_reason in ("length", "content_filter") and not message.tool_calls
         items.append(
             {
                 "type": "message",

@@ -31,6 +31,8 @@ from vf.inference.endpoint.response_items import (
 from vf.inference.endpoint.response_tools import tool_choice_of, tools_of
 from vf.traces.messages import Message
 
+_CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
 
 class _Text(BaseModel):
     model_config = EXACT
@@ -136,12 +138,12 @@ class Responses:
     def answer(self, asked: Asked, answered: Answered) -> dict[str, Any]:
         """Return the body of the response."""
         (reply,) = answered.replies
-        cut = reply.finish_reason == "length"
+        cut = _CUTS.get(reply.finish_reason)
         return _response(
             asked,
             answered,
             status="incomplete" if cut else "completed",
-            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            incomplete_details={"reason": cut} if cut else None,
             output=items_of(asked.raw, answered.id, reply),
             usage={
                 "input_tokens": reply.prompt_tokens,

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vf.inference.completions import sampling_fields
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling, ToolStyle
+from vf.inference.models.chat_answers import (
+    REASONING,
+    TOO_LONG_STATUSES,
+    Filtered,
+    Refused,
+    TooLong,
+    as_sent,
+    failure,
+    read_object,
+    read_reply,
+)
+from vf.inference.models.request_fields import Fields, RequestFields, refuses
 from vf.inference.parsing import TEXT_CALLS
 from vf.inference.patience import AWAY_SECONDS, Patience
 from vf.inference.rendering.text_tools import in_text
-from vf.inference.wire import CONNECT_SECONDS, Unavailable, refusal, retry_after
+from vf.inference.wire import CONNECT_SECONDS, Unavailable, retry_after, words_of
+from vf.runtime.api_keys import KEY, URL, clean_key, hide, read_key, tells
 from vf.runtime.batching import PerLoop
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
@@ -21,18 +33,6 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 CLIENT_CONNECTIONS = 1000  # that the openai client holds at most
-# How vLLM, SGLang, TGI, llama.cpp and the large providers say that a prompt, or a prompt and
-# max_tokens, are more than the context holds. They do not agree on a status or a code.
-TOO_LONG_STATUSES = (400, 413, 422)
-TOO_LONG = re.compile(
-    r"context[ _-](length|size|window)|maximum model length|`inputs` tokens|"
-    r"prompt is too long|input token count",
-    re.IGNORECASE,
-)
-
-
-class _TooLong(ModelError):
-    """What was asked for is more than the context holds."""
 
 
 class ChatModel:
@@ -47,20 +47,30 @@ class ChatModel:
         model: The model's name at the provider.
         base_url: The API, up to and including ``/v1``; OpenAI's own by default.
         api_key: By default the environment variable ``OPENAI_API_KEY``; local servers usually need
-            none.
+            none. What copying has left around it (blanks, a line break) is left out.
         timeout: Seconds that may pass without an answer to any request, for answers of up to 1,024
             tokens; for longer ones more, in proportion to ``max_tokens``. An answer that takes
             longer is an error, and is not retried.
         max_retries: Attempts after the first, on transient errors; 0 fails at the first.
         away: Seconds to wait for an API that has answered before while it refuses connections or
-            answers 429, 502 or 503.
+            says that it is busy or down, by 429, 502 or 503, for example.
         extra_body: Parameters beyond OpenAI's, sent with every request.
         tool_style: ``template`` sends the tools along. ``text`` is for a server or model that takes
             none: the system prompt lists them, and calls are read from the answers' text
             (:mod:`vf.inference.rendering.text_tools`).
+        request_fields: By a field's name, the name by which this API takes it, or False to leave it
+            out, such as ``{"max_tokens": "max_completion_tokens", "seed": False}``. An API's
+            refusal of ``max_tokens``, of ``seed`` and of fields with their usual value is noticed
+            without it.
+        send_reasoning: Whether the API gets the reasoning of earlier answers back, as it came.
+
+    Attributes:
+        model: The model's name.
+        notes: What was found out of the API, in words.
 
     Raises:
-        ConfigError: A key is needed (no ``base_url``) and there is none.
+        ConfigError: A key is needed (no ``base_url``, here or in ``OPENAI_BASE_URL``) and there is
+            none, or it holds what no HTTP header can.
     """
 
     def __init__(
@@ -74,13 +84,18 @@ class ChatModel:
         away: float = AWAY_SECONDS,
         extra_body: dict[str, Any] | None = None,
         tool_style: ToolStyle = "template",
+        request_fields: RequestFields | None = None,
+        send_reasoning: bool = True,
     ) -> None:
-        key = api_key or os.environ.get("OPENAI_API_KEY")
-        if key is None and base_url is None:
+        key = clean_key(api_key, "api_key") if api_key else read_key(KEY)
+        if not key and not (base_url or os.environ.get(URL)):
             raise ConfigError(
                 "no API key: set OPENAI_API_KEY, or pass api_key, or base_url for another server"
             )
         self.model = model
+        self._key = key
+        self._fields = Fields(model, request_fields or {})
+        self._send_reasoning = send_reasoning
         self._extra_body = extra_body or {}
         self._in_text = tool_style == "text"
 
@@ -104,6 +119,10 @@ class ChatModel:
 
         self._connections = PerLoop(connection)
 
+    @property
+    def notes(self) -> list[str]:
+        return self._fields.notes
+
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Send the conversation and return the first choice.
 
@@ -111,42 +130,31 @@ class ChatModel:
             ModelError: The API refused, did not answer, or not with text and function calls.
             ContextFull: The API refused the conversation because it is too long.
         """
-        from openai.types.chat import ChatCompletion
-
         client, patience = self._connections.get()
 
-        async def ask(max_tokens: int | None) -> Any:
+        async def ask(max_tokens: int | None) -> Reply:
             return await patience.ask(
                 lambda: self._attempt(client, conversation, sampling, max_tokens),
                 sampling.max_tokens,
             )
 
         try:
-            answer = await ask(sampling.max_tokens)
-        except _TooLong:
+            reply = await ask(sampling.max_tokens)
+        except Filtered:
+            return Reply(Message("assistant"), "content_filter")
+        except TooLong as first:
             # Less room is left than max_tokens; without it, servers sample until there is none.
             try:
-                answer = await ask(None)
-            except _TooLong as error:
+                reply = await ask(None)
+            except TooLong as error:
                 raise ContextFull() from error
-        if not isinstance(answer, ChatCompletion):  # what the client makes of a page of HTML
-            raise ModelError(f"{self.model}: the server did not answer with a chat completion")
-        if not answer.choices:
-            raise ModelError(f"{self.model}: the answer has no choices")
-        choice = answer.choices[0]
-        try:
-            message = Message.from_openai({**choice.message.model_dump(), "role": "assistant"})
-        except ConfigError as error:  # one answer is at fault, and no setting
-            raise ModelError(f"{self.model}: the answer cannot be read: {error}") from error
+            except Refused as error:  # this one wants to know max_tokens
+                if error.status not in TOO_LONG_STATUSES:
+                    raise
+                raise ContextFull() from first
         if self._in_text:
-            message = _with_calls(message, conversation)
-        usage = answer.usage
-        return Reply(
-            message,
-            "length" if choice.finish_reason == "length" else "stop",
-            (usage and usage.prompt_tokens) or 0,  # some servers send null
-            (usage and usage.completion_tokens) or 0,
-        )
+            return replace(reply, message=_with_calls(reply.message, conversation))
+        return reply
 
     async def _attempt(
         self,
@@ -154,35 +162,98 @@ class ChatModel:
         conversation: Conversation,
         sampling: Sampling,
         max_tokens: int | None,
-    ) -> Any:
-        """Ask once.
+    ) -> Reply:
+        """Ask once, and again where a field was refused that can be left out.
 
         Raises:
             Unavailable: It may be tried again.
             ModelError: The API refused.
         """
-        import openai
-
-        fields = sampling_fields(sampling, [])
-        beyond = fields.keys() & {"top_k", "min_p", "repetition_penalty"}
-        extra = self._extra_body | conversation.options | {name: fields[name] for name in beyond}
+        fields = self._asked(conversation, sampling, max_tokens)
         messages, tools = conversation.messages, conversation.tools
         if self._in_text:
             messages, tools = in_text(messages, tools), []
+        while True:
+            reasoning, applied = self._send_reasoning, self._fields.applied(fields)
+            sent = [as_sent(message, reasoning=reasoning) for message in messages]
+            more = {**({"tools": tools} if tools else {}), **applied}
+            try:
+                text = await self._send(client, sent, more)
+            except Refused as error:
+                if type(error) is not Refused or error.status not in (400, 422):
+                    raise
+                if self._learned(error.words, fields, applied, reasoning):
+                    continue
+                advice = self._fields.advice(error.words, fields)
+                raise Refused(f"{error}{advice}", error.status) from error.__cause__
+            return read_reply(read_object(text, self.model), self.model, conversation)
+
+    def _learned(
+        self, words: str, fields: dict[str, Any], applied: dict[str, Any], reasoning: bool
+    ) -> bool:
+        """Return whether a refused request can be repeated without what was refused."""
+        if not refuses(words):
+            return False
+        if reasoning and any(name in words for name in REASONING):
+            if self._send_reasoning:
+                self._fields.note(
+                    f"{self.model}: the API does not take earlier reasoning, which is left out"
+                )
+            self._send_reasoning = False
+            return True
+        return self._fields.learn(words, fields, applied)
+
+    async def _send(
+        self, client: AsyncOpenAI, messages: list[dict[str, Any]], more: dict[str, Any]
+    ) -> str:
+        """Return the text of an answer.
+
+        Raises:
+            Unavailable: It may be tried again.
+            Refused: The API refused.
+            ModelError: The client failed.
+        """
+        import openai
+
         try:
-            return await client.chat.completions.create(
+            answer = await client.chat.completions.with_raw_response.create(
                 model=self.model,
-                messages=[message.to_openai() for message in messages],  # type: ignore[misc]
-                tools=tools or openai.omit,  # type: ignore[arg-type]
-                max_tokens=openai.omit if max_tokens is None else max_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                seed=openai.omit if sampling.seed is None else sampling.seed,
-                stop=list(sampling.stop) or openai.omit,
-                extra_body=extra or None,
+                messages=messages,  # type: ignore[arg-type]
+                extra_body=more,
             )
-        except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON
-            raise _failure(self.model, error) from error
+            return hide(answer.http_response.text, self._key)
+        except openai.APIStatusError as error:
+            text = hide(error.response.text, self._key)
+            kind, status = type(error).__name__, error.status_code
+            problem = f"{self.model}: {kind}: {status}: {words_of(text)}"
+            after = retry_after(error.response.headers)
+            raise failure(problem, status, text, after) from self._told(error)
+        except openai.OpenAIError as error:
+            problem = hide(f"{self.model}: {type(error).__name__}: {error}", self._key)
+            if not isinstance(error, openai.APIConnectionError):
+                raise ModelError(problem) from self._told(error)
+            # Only connecting has a timeout here.
+            away = isinstance(error, openai.APITimeoutError)
+            raise Unavailable(problem, away=away, answered=False) from self._told(error)
+
+    def _asked(
+        self, conversation: Conversation, sampling: Sampling, max_tokens: int | None
+    ) -> dict[str, Any]:
+        """Return the fields of a request beside the conversation, by our names for them."""
+        given = sampling_fields(sampling, [])
+        fields: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
+        fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        if sampling.seed is not None:
+            fields["seed"] = sampling.seed
+        if sampling.stop:
+            fields["stop"] = list(sampling.stop)
+        fields |= self._extra_body | conversation.options
+        beyond = given.keys() & {"top_k", "min_p", "repetition_penalty"}
+        return fields | {name: given[name] for name in beyond}
+
+    def _told(self, error: Exception) -> Exception | None:
+        """Return an error as the cause of another; None where it tells the key."""
+        return None if tells(error, self._key) else error
 
     async def close(self) -> None:
         """Close the connections of the running loop."""
@@ -191,28 +262,9 @@ class ChatModel:
             await connection[0].close()
 
 
-def _failure(model: str, error: Exception) -> ModelError:
-    """Return what an exception of the client's means for another attempt."""
-    import openai
-
-    problem = f"{model}: {type(error).__name__}: {error}"
-    if isinstance(error, openai.APIStatusError):
-        if error.code == "insufficient_quota":  # a 429 that does not pass
-            return ModelError(problem)
-        if error.status_code in TOO_LONG_STATUSES and TOO_LONG.search(problem):
-            return _TooLong(problem)
-        after = retry_after(error.response.headers.get("Retry-After"))
-        return refusal(problem, error.status_code, after)
-    if isinstance(error, openai.APIConnectionError):
-        # Only connecting has a timeout here.
-        away = isinstance(error, openai.APITimeoutError)
-        return Unavailable(problem, away=away, answered=False)
-    return ModelError(problem)
-
-
 def _with_calls(message: Message, conversation: Conversation) -> Message:
     """Return an answer with the calls that its text holds."""
     read = TEXT_CALLS.parse(
         message.content, id_prefix=f"call_{conversation.turn}", tools=conversation.tools
     )
-    return replace(read, reasoning=message.reasoning or read.reasoning)
+    return replace(read, reasoning=message.reasoning or read.reasoning, raw=message.raw)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from vf.traces.messages import Message, ToolCall
@@ -68,7 +69,7 @@ def in_text(
 def _answer(message: Message) -> Message:
     calls = (f"<tool_call>\n{_call(call)}\n</tool_call>" for call in message.tool_calls)
     parts = [message.content, *calls]
-    return Message("assistant", "\n".join(filter(None, parts)), message.reasoning)
+    return replace(message, content="\n".join(filter(None, parts)), tool_calls=[])
 
 
 def _call(call: ToolCall) -> str:

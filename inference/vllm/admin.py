@@ -12,6 +12,7 @@ import httpx
 from vf.inference.completions import every_field
 from vf.inference.model import Sampling
 from vf.inference.vllm.pace import Load
+from vf.runtime.api_keys import hide
 from vf.runtime.errors import ConfigError, EngineError
 
 SECONDS = 600.0  # loading the weights of a large model takes minutes
@@ -50,6 +51,7 @@ class Admin:
     """
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
+        self._key = api_key
         self.root = base_url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
@@ -125,9 +127,8 @@ class Admin:
             kind = Unreached if isinstance(error, httpx.ConnectError) else EngineError
             raise kind(f"{url}: {type(error).__name__}: {error}") from error
         if response.status_code != 200:
-            raise Refused(
-                f"{url} answered {response.status_code}: {_reason(response)}", response.status_code
-            )
+            said = hide(_reason(response), self._key)
+            raise Refused(f"{url} answered {response.status_code}: {said}", response.status_code)
         try:
             return response.json()
         except ValueError:

@@ -9,6 +9,7 @@ from vf.inference.ports import choose_port
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import check_args, launcher, server_env
 from vf.inference.vllm.server_args import each_server, parallel_args
+from vf.runtime.api_keys import read_key
 from vf.runtime.errors import ConfigError
 
 
@@ -67,7 +68,7 @@ def api_key(settings: VllmSettings) -> str | None:
     """
     if settings.api_key_env is None:
         return None
-    key = os.environ.get(settings.api_key_env)
+    key = read_key(settings.api_key_env, "inference.api_key_env: ")
     if not key:
         raise ConfigError(
             f"inference.api_key_env names {settings.api_key_env}, which is not set; export it"

@@ -281,6 +281,7 @@ def _message(raw: dict[str, Any]) -> dict[str, Any]:
         }
         for call in raw["tool_calls"]
     ]
+    del raw["raw"]  # of the API's, not the trace's
     return raw | {"reasoning_content": raw.pop("reasoning"), "tool_calls": calls}
 
 

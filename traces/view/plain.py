@@ -16,6 +16,12 @@ from vf.traces.simulated_users import UserRecord, user_of
 from vf.traces.trace import Lineage, Trace
 
 _STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
+# Other ends of an answer than its own; the same words as ENDS in conversation.js.
+ENDS = {
+    "length": "cut at the token limit",
+    "content_filter": "stopped by the provider's content filter",
+    "refusal": "refused, as the provider says",
+}
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
@@ -68,7 +74,11 @@ def _print_conversation(console: Console, trace: Trace, said: Lineage, shown: se
             console.print(Text(f"({again} message{'s' * (again > 1)} as before)", style="dim"))
             again = 0
         turn = turn_of.get(index, -1)
-        console.print(Text(message.role, style=f"bold {_STYLES[message.role]}"))
+        ending = (
+            ENDS.get(trace.turns[turn].finish_reason, "") if 0 <= turn < len(trace.turns) else ""
+        )
+        head = Text(message.role, style=f"bold {_STYLES[message.role]}")
+        console.print(head.append(f"  {ending}", style="yellow") if ending else head)
         for text in _texts(message):
             console.print(Padding(text, (0, 0, 0, 2)))
         for call in message.tool_calls:

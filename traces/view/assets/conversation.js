@@ -67,6 +67,9 @@ function showConversation(trace, part) {
   return box;
 }
 
+// Other ends of an answer than its own; the same words as ENDS in plain.py.
+const ENDS = { length: "cut at the token limit", content_filter: "stopped by the provider's content filter", refusal: "refused, as the provider says" };
+
 function turnLine(trace, turn) {
   const facts = trace.turns[turn];
   const parts = [`turn ${turn + 1}`];
@@ -75,7 +78,7 @@ function turnLine(trace, turn) {
       parts.push(`${number(facts.prompt_tokens)} prompt + ${plural(facts.completion_tokens, "sampled token")}`);
     }
     parts.push(seconds(facts.seconds));
-    if (facts.finish_reason === "length") parts.push("cut at the token limit");
+    if (ENDS[facts.finish_reason]) parts.push(ENDS[facts.finish_reason]);
   }
   const out = [el("div", { class: "rule" }, el("span", {}, parts.join(" · ")))];
   for (const fork of forksAt(trace, turn)) {

@@ -1,0 +1,276 @@
+"""The answers of chat APIs: one reader for all providers, and what their failures mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pydantic_core
+
+from vf.inference.model import Conversation, Reply
+from vf.inference.wire import TIMEOUTS, Garbled, Unavailable, refusal, words_of
+from vf.runtime.errors import ConfigError, ModelError
+from vf.traces.messages import Message
+from vf.traces.trace import FinishReason
+
+# Why providers say that an answer ended. Case is ignored, and so is what follows a colon.
+FINISH: dict[str, FinishReason] = {
+    # OpenAI, Anthropic, Gemini, Hugging Face's TGI, Together, Cohere
+    **dict.fromkeys(("stop", "tool_calls", "function_call", "tool_call", "complete"), "stop"),
+    **dict.fromkeys(("end_turn", "tool_use", "stop_sequence", "eos", "eos_token"), "stop"),
+    "function_call_filter": "stop",  # Gemini: the call that the model wrote cannot be read
+    "malformed_function_call": "stop",
+    # Mistral, Anthropic, Zhipu, MiniMax; vLLM stops what only repeats itself
+    **dict.fromkeys(("length", "max_tokens", "model_length", "max_output"), "length"),
+    **dict.fromkeys(("model_context_window_exceeded", "error_limit", "repetition"), "length"),
+    # OpenAI and Azure, Gemini, Zhipu, Cohere, Bedrock
+    **dict.fromkeys(("content_filter", "content_filtered", "safety"), "content_filter"),
+    **dict.fromkeys(("recitation", "blocklist", "prohibited_content", "spii"), "content_filter"),
+    **dict.fromkeys(("sensitive", "error_toxic", "guardrail_intervened"), "content_filter"),
+    "refusal": "refusal",
+}
+# The server was interrupted: OpenRouter, Mistral, Zhipu, DeepSeek, vLLM, SGLang, Ollama, Cohere.
+FAILED = frozenset(
+    {
+        *("error", "network_error", "abort", "aborted", "insufficient_system_resource"),
+        *("cancelled", "canceled", "user_cancel", "timeout", "failed", "unload"),
+        *("server_error", "internal_error", "internal_server_error", "model_error", "unknown"),
+    }
+)
+# How providers say that a prompt, or a prompt and max_tokens, are more than the context holds.
+# They do not agree on a status or a code.
+TOO_LONG_STATUSES = (400, 413, 422)
+TOO_LONG = re.compile(
+    r"context[ _-](length|size|window|limit)|max(imum)?[ _](model|prompt|input)[ _]length|"
+    r"`inputs` tokens|(prompt|input) is too (long|large)|prompt exceeds max length|"
+    r"input (token count|length.* exceeds)|prompt token count .*exceeds|"
+    r"range of input length|exceed\w* model token limit|too many (input |prompt )?tokens|"
+    r"prompt contains \d+ tokens|maximum allowed length|request_too_large|"
+    r"reduce the length of the (messages|prompt|input)|maximum context|"
+    r"string_above_max_length|max_tokens must be at least 1, got -",
+    re.IGNORECASE,
+)
+# A request that is larger than a minute's quota (Groq's 413) is not longer than the context.
+QUOTA = re.compile(r"per (minute|day|hour)|rate[ _-]limit|\bTPM\b|quota", re.IGNORECASE)
+
+
+# How providers refuse what they will not have a model read: Azure, OpenAI, OpenRouter, DeepSeek,
+# Alibaba. The policy may have said it, so it is an answer, and no failure.
+FILTER_STATUSES = (400, 403)
+FILTERED = re.compile(
+    r"\bcontent_filter\b|content management policy|content_policy_violation|input was flagged|"
+    r"flagged as potentially violating|content exists risk|data_inspection_failed",
+    re.IGNORECASE,
+)
+
+
+class Refused(ModelError):
+    """The API refused the request, and would refuse it again.
+
+    Attributes:
+        status: Of its answer.
+        words: The text of its answer.
+    """
+
+    def __init__(self, message: str, status: int, words: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.words = words
+
+
+class TooLong(Refused):
+    """What was asked for is more than the context holds."""
+
+
+class Filtered(Refused):
+    """The provider's content filter keeps the conversation from the model."""
+
+
+def failure(problem: str, status: int, body: object, after: float | None = None) -> ModelError:
+    """Return the error of an answer that is a refusal.
+
+    Args:
+        problem: What the error says.
+        status: The answer's, or the one that its text has in place of it.
+        body: The answer.
+        after: Seconds after which the server wants to be asked again.
+    """
+    text = str(body).replace('\\"', '"')  # quotes in JSON
+    if status in TOO_LONG_STATUSES and (status == 413 or TOO_LONG.search(text)):
+        return (Refused if QUOTA.search(text) else TooLong)(problem, status, text)
+    if status in FILTER_STATUSES and FILTERED.search(text):
+        return Filtered(problem, status, text)
+    if "insufficient_quota" in text:  # a 429 that does not pass
+        return Refused(problem, status, text)
+    found = refusal(problem, status, after)
+    return found if isinstance(found, Unavailable) else Refused(problem, status, text)
+
+
+def read_object(text: str | bytes, who: str) -> dict[str, Any]:
+    """Return the JSON object that an API answered with status 200.
+
+    Raises:
+        Garbled: It is none.
+    """
+    try:
+        answer = pydantic_core.from_json(text)
+    except ValueError as error:
+        answer = None
+        said = f": {error}"
+    else:
+        said = ""
+    if isinstance(answer, list) and len(answer) == 1:  # Google's API sends errors in a list
+        [answer] = answer
+    if not isinstance(answer, dict):
+        raise Garbled(
+            f"{who}: the server did not answer with a chat completion{said}. It answered: "
+            f"{words_of(text)}"
+        )
+    return answer
+
+
+def read_reply(answer: Mapping[str, Any], who: str, conversation: Conversation) -> Reply:
+    """Return what a chat completion says.
+
+    Args:
+        answer: The body of an answer with status 200.
+        who: Who answered, for the errors.
+        conversation: What it answers.
+
+    Raises:
+        Unavailable: It is a failure in place of an answer, and may be tried again.
+        TooLong: It says that the context is full.
+        ModelError: It holds what cannot be read.
+    """
+    _check_error(answer, who)
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, Mapping):
+        raise Garbled(f"{who}: the answer has no choices: {words_of(answer)}")
+    _check_error(choice, who)
+    reason, said = _reason(choice.get("finish_reason"), who), choice.get("message")
+    if said is None and reason == "content_filter":
+        said = {}
+    if not isinstance(said, Mapping):
+        raise Garbled(f"{who}: the answer has no message: {words_of(answer)}")
+    message = _message(said, who, conversation)
+    usage = answer.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    tokens = _count(usage.get("completion_tokens"))
+    if said.get("refusal") and not said.get("content"):
+        reason = "refusal"
+    if reason is None:
+        if not message.content and not message.tool_calls:
+            raise Garbled(f"{who}: the answer is empty and has no finish_reason")
+        reason = "stop"
+    return Reply(message, reason, _count(usage.get("prompt_tokens")), tokens)
+
+
+def _check_error(found: Mapping[str, Any], who: str) -> None:
+    """Raise what an error means that is in an answer with status 200."""
+    error = found.get("error")
+    if not error and found.get("object") != "error":
+        return
+    problem = f"{who}: the answer is an error: {words_of(found)}"
+    code = str((error if isinstance(error, Mapping) else found).get("code"))
+    status = int(code) if re.fullmatch("[45][0-9][0-9]", code) else 0
+    if status == 0 or status in TIMEOUTS:
+        if TOO_LONG.search(str(found)) and not QUOTA.search(str(found)):
+            raise TooLong(problem, 400)
+        raise Unavailable(problem, away=False, answered=True)
+    raise failure(problem, status, found)
+
+
+def _reason(given: object, who: str) -> FinishReason | None:
+    """Return why an answer ended; None where it does not say.
+
+    Raises:
+        Unavailable: The server was interrupted.
+        ModelError: It is not known what it means.
+    """
+    if given is None or given == "":
+        return None
+    name = str(given).partition(":")[0].strip().lower()
+    if name in FINISH:
+        return FINISH[name]
+    problem = f"{who}: the answer ended with finish_reason {str(given)[:100]!r}"
+    if name in FAILED:
+        raise Unavailable(f"{problem}: the server was interrupted", away=False, answered=True)
+    raise ModelError(f"{problem}, which is not known: it may have failed or be cut off")
+
+
+def _message(said: Mapping[str, Any], who: str, conversation: Conversation) -> Message:
+    """Return a message, with ids of its calls that no other call of the conversation has."""
+    raw = {**said, "role": "assistant"}
+    if not raw.get("tool_calls") and isinstance(raw.get("function_call"), Mapping):
+        raw["tool_calls"] = [{"type": "function", "function": raw.pop("function_call")}]
+    try:
+        message = Message.from_openai(raw)
+    except ConfigError as error:  # one answer is at fault, and no setting
+        raise ModelError(f"{who}: the answer cannot be read: {error}") from error
+    if said.get("refusal") and not message.content:
+        message.content = str(said["refusal"])
+    if message.tool_calls:
+        taken = {call.id for said in conversation.messages for call in said.tool_calls}
+        fresh = _ids(conversation.turn)
+        calls = []
+        for call, given in zip(message.tool_calls, raw["tool_calls"], strict=True):
+            if not call.id or call.id in taken:
+                call.id = next(id for id in fresh if id not in taken)
+            taken.add(call.id)
+            if not call.name:
+                call.malformed = "it names no tool"
+            calls.append({**given, "id": call.id})
+        raw["tool_calls"] = calls
+    message.raw = raw
+    return message
+
+
+def _ids(turn: int) -> Iterator[str]:
+    """Yield ids for calls: nine letters and digits, as Mistral's API has them."""
+    number = turn * 1000
+    while True:
+        yield f"c{number:08d}"
+        number += 1
+
+
+def _count(tokens: object) -> int:
+    return tokens if isinstance(tokens, int) and tokens > 0 else 0  # some servers send null
+
+
+# Fields of a message that hold reasoning, and the kinds of parts that do.
+REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
+_PARTS = ("thinking", "redacted_thinking", "reasoning")
+
+
+def as_sent(message: Message, *, reasoning: bool) -> dict[str, Any]:
+    """Return a message as an API gets it: what came from it, as it came.
+
+    Args:
+        message: Any message of the conversation.
+        reasoning: Whether reasoning goes along.
+    """
+    out, raw = message.to_openai(), message.raw
+    if raw is not None and _unchanged(message, raw):
+        out = {name: value for name, value in raw.items() if value not in (None, [])}
+        out.setdefault("content", None if message.tool_calls else message.content)
+    elif raw is not None and message.reasoning is not None:  # by the name that the API has for it
+        name = next((name for name in REASONING if isinstance(raw.get(name), str)), None)
+        thoughts = out.pop("reasoning_content")
+        out |= {} if name is None else {name: thoughts}
+    if not reasoning:
+        out = {name: value for name, value in out.items() if name not in REASONING}
+        if isinstance(out["content"], list):
+            kept = [p for p in out["content"] if p.get("type") not in _PARTS]
+            out["content"] = kept or message.content
+    return out
+
+
+def _unchanged(message: Message, raw: Mapping[str, Any]) -> bool:
+    """Return whether a message still says what an API sent."""
+    read = Message.from_openai(raw)
+    if raw.get("refusal") and not read.content:
+        read = replace(read, content=str(raw["refusal"]))
+    return read == message

@@ -1,0 +1,184 @@
+"""No API key is ever printed, logged or written, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+from tests.evaluation.commands import call
+from tests.inference.providers.fake import standing
+from tests.inference.providers.shapes import Body, Refusal
+from tests.inference.providers.table import PROVIDERS
+from tests.rubrics.one_answer import answered
+from vf.inference.vllm.admin import Admin
+from vf.inference.wire import JsonClient
+from vf.runtime.api_keys import check_variable, clean_key
+from vf.runtime.errors import ConfigError, EngineError, ModelError, RubricError
+from vf.trainer.commands.main import main
+
+KEY = "sk-marked-0123456789abcdef"
+GOOD = PROVIDERS["openai"]
+SIZE = ("--tasks", "2", "--output", "out")
+
+
+def first_good(refusal: Refusal) -> Callable[[Body], Refusal]:
+    """Return a server that answers the test request, and fails from then on."""
+    script = iter([(200, GOOD.answer("Hello!"))])
+    return lambda body: next(script, refusal)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+def evaluate(capsys: Any, caplog: Any, *argv: str) -> str:
+    """Evaluate, and return all that was printed, logged and written."""
+    caplog.set_level(logging.DEBUG, "vf")
+    _, out, err = call(capsys, "reverse-text", "-m", "m", *argv, *SIZE)
+    shown = [out, err, caplog.text]
+    if Path("out").exists():
+        main(["view", "out", "-o", "page.html"])
+        shown += [file.read_text() for file in Path().rglob("*") if file.is_file()]
+    return "\n".join([*shown, *capsys.readouterr()])
+
+
+ECHOES: list[Refusal] = [
+    (401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}),
+    (403, f"<html>{KEY}</html>"),
+    (400, {"error": {"message": f"Bearer {KEY} is not allowed", "code": KEY}}),
+    (400, {"detail": [{"msg": "no", "headers": {"Authorization": f"Bearer {KEY}"}}]}),
+    (200, {"error": {"message": f"upstream said {KEY}"}}),
+    (200, f"half of {KEY}"),
+    (200, {"choices": None, "key": KEY}),
+    (200, GOOD.answer(f"Your key is {KEY}")),
+    (200, GOOD.answer("", KEY)),
+    (200, GOOD.answer("", reason=KEY)),
+    (200, {"choices": [{"finish_reason": "stop", "message": {"content": [{"type": KEY}]}}]}),
+    (413, {"error": {"message": f"too big: {KEY}"}}),
+]
+
+
+@pytest.mark.parametrize("refusal", ECHOES)
+@pytest.mark.parametrize("answers_first", [True, False])
+def test_a_key_that_the_server_repeats_is_shown_nowhere(
+    refusal: Refusal, answers_first: bool, capsys: Any, caplog: Any, fast: None
+) -> None:
+    handler = first_good(refusal) if answers_first else (lambda body: refusal)
+    with standing(handler) as url:
+        said = evaluate(capsys, caplog, "-b", url)
+    assert said.strip()
+    assert KEY not in said
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat what fails without a pause."""
+    monkeypatch.setattr("vf.inference.patience.pause", lambda backoff, attempt: 0.0)
+
+
+@pytest.mark.parametrize("before", ["", " ", "\ufeff", "\n\t"])
+@pytest.mark.parametrize("after", ["\n", " ", "\r\n", "\u00a0", ""])
+def test_what_copying_leaves_around_a_key_is_left_out(before: str, after: str) -> None:
+    assert clean_key(f"{before}{KEY}{after}", "it") == KEY
+
+
+def test_a_key_with_a_line_break_works(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f"\ufeff{KEY}\r\n")
+    with standing(lambda body: (200, GOOD.answer("Hello!"))) as url:
+        said = evaluate(capsys, caplog, "-b", url)
+    assert "2/2" in said
+    assert KEY not in said
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\nmore", f"{KEY} more", f"{KEY}\u200bmore", f"ключ{KEY}"])
+def test_a_key_that_no_header_can_hold_is_named_and_not_shown(
+    key: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    said = evaluate(capsys, caplog, "-b", "http://127.0.0.1:9/v1")
+    assert "model m: the variable OPENAI_API_KEY holds a key with a blank" in said
+    assert "sk-marked" not in said
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY holds a key"):
+        vf.Judge("m", base_url="http://127.0.0.1:9/v1")
+    with pytest.raises(ConfigError, match="api_key holds a key"):
+        vf.ChatModel("m", api_key=key)
+
+
+def test_a_key_in_place_of_its_variable_is_not_shown(capsys: Any, caplog: Any) -> None:
+    said = evaluate(capsys, caplog, "--api-key-env", KEY)
+    assert "api_key_env: must be the name of an environment variable" in said
+    assert "sk-marked" not in said
+    with pytest.raises(ConfigError) as caught:
+        vf.Judge("m", api_key_env=KEY)
+    assert "sk-marked" not in str(caught.value)
+    for key in ("gsk_4f9vHrTq8mZ1yCwE", "hf_AbCdEfGhIjKlMnOp12", "0123456789abcdef"):
+        with pytest.raises(ValueError, match="looks like a key"):
+            check_variable(key)
+    for name in ("OPENAI_API_KEY", "MY_KEY_2", "key"):
+        assert check_variable(name) == name
+
+
+def test_a_server_that_is_not_there_learns_and_tells_nothing(capsys: Any, caplog: Any) -> None:
+    said = evaluate(capsys, caplog, "-b", "http://127.0.0.1:9/v1")
+    assert "no server answers" in said
+    assert KEY not in said
+
+
+@pytest.mark.parametrize("refusal", ECHOES)
+def test_a_judge_and_a_simulated_user_tell_nothing(refusal: Refusal, fast: None) -> None:
+    async def judged(url: str) -> str:
+        judge = vf.Judge("m", base_url=url, max_retries=1, retries=0)
+        environment = vf.Environment()
+        environment.rubric = vf.Rubric(outcome=judge)
+        trace = await vf.rollout(environment, vf.Task("t", "Hi"), vf.ScriptedModel(["Hello"]))
+        with pytest.raises(RubricError) as caught:
+            await judge(answered("4", "4"))
+        return str(caught.value) + trace.to_json().decode()
+
+    async def played(url: str) -> str:
+        user = vf.SimulatedUser({"model": "m", "base_url": url, "max_retries": 1})
+
+        class Talk(vf.Environment):
+            def reset(self, task: vf.Task) -> Any:
+                self.talk = user.begin(self, goal="x", said=task.prompt)
+                return self.first_messages(task)
+
+            async def step(self, reply: vf.Message) -> vf.Step:
+                return await self.talk.answer(reply)
+
+        trace = await vf.rollout(Talk(), vf.Task("t", "Hi"), vf.ScriptedModel(["Hello"] * 20))
+        return trace.to_json().decode()
+
+    with standing(lambda body: refusal) as url:
+        for of in (judged, played):
+            found = asyncio.run(of(url))
+            assert KEY not in found
+            assert json.dumps(KEY)[1:-1] not in found
+
+
+def test_the_clients_of_engines_tell_nothing() -> None:
+    async def asked(url: str) -> None:
+        client = JsonClient(url, api_key=f"{KEY}\n", max_retries=0)
+        with pytest.raises(ModelError, match="Incorrect API key") as caught:
+            await client.post("/completions", {})
+        await client.close()
+        assert KEY not in str(caught.value)
+
+    with standing(lambda body: ECHOES[0]) as url:
+        asyncio.run(asked(url))
+        admin = Admin(url, KEY)
+        with pytest.raises(EngineError, match="Incorrect API key") as caught:
+            admin.post("/tokenize", {})
+        admin.close()
+        assert KEY not in str(caught.value)
