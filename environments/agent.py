@@ -158,6 +158,8 @@ class AgentEnvironment(Environment):
         crash: What it means if the agent fails after its first answer: ``"scored"``, because the
             model may have caused it, or ``"failed"``. Before that, it is always a failure.
         model: The name under which the model is served to the agent, ``endpoint.model``.
+        strict_model: Whether requests for other models are refused. By default the same model
+            answers them, and ``trace.info["asked"]["model"]`` holds their names.
         processes: Number of processes that run the function, each with many episodes at a time; 0
             for this process, whose interpreter it then shares with the trainer. They import it, so
             it must be at the top level of a module.
@@ -185,6 +187,7 @@ class AgentEnvironment(Environment):
         timeout: float | Callable[[Task], float] = TIMEOUT,
         crash: Literal["scored", "failed"] = "scored",
         model: str = "policy",
+        strict_model: bool = False,
         processes: int = 0,
         oracle: Callable[[Task], Script | None] | None = None,
     ) -> None:
@@ -201,6 +204,7 @@ class AgentEnvironment(Environment):
         self.timeout = TIMEOUT if callable(timeout) else timeout
         self.crash = crash
         self.model = model
+        self.strict_model = strict_model
         self.__module__ = self.agent.home  # where it is found, when it is registered there
 
     def check_settings(self) -> None:

@@ -60,6 +60,7 @@ async def run_agent(episode: Episode, environment: AgentEnvironment) -> StopReas
                             seed=episode.seed,
                             max_turns=environment.max_turns,
                             max_tokens=environment.max_tokens,
+                            strict_model=environment.strict_model,
                             on_change=show,
                         )
                     )

@@ -29,6 +29,7 @@ def program(
     max_turns: int = MAX_TURNS,
     max_tokens: int | None = None,
     model: str = "policy",
+    strict_model: bool = False,
     oracle: str | None = None,
 ) -> AgentEnvironment:
     """Make an agent of a program: a command that is run for each rollout.
@@ -62,6 +63,8 @@ def program(
         max_turns: Maximum answers of the model in one episode.
         max_tokens: Maximum tokens sampled in one episode; None for no limit.
         model: The name under which the model is served to the program.
+        strict_model: Whether requests for other models are refused; by default the same model
+            answers them, too.
         oracle: Where a function of the task is found that returns what a solving model says.
 
     Raises:
@@ -83,6 +86,7 @@ def program(
         timeout=timeout,
         crash=crash,
         model=model,
+        strict_model=strict_model,
         oracle=None if oracle is None else load_object(oracle, "env.args.oracle"),
     )
 

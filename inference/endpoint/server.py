@@ -47,6 +47,7 @@ class Answering(Protocol):
     """A rollout, as the server needs it."""
 
     endpoint: Endpoint
+    strict_model: bool
     stored: Mapping[str, Sequence[Message]]
 
     async def answer(self, asked: Asked, *, key: int | None, retry: bool) -> Answered:
@@ -139,7 +140,7 @@ class _Server:
         try:
             session = self._session(request, path)
             if request.method != "POST":
-                return _listed(request, path, session.endpoint.model)
+                return _listed(request, path, session)
             async with self.bodies.read(request, request.match_info["rollout"]) as raw:
                 return await _respond(request, raw, path, dialect, session)
         except Refusal as refusal:
@@ -275,14 +276,14 @@ def _is_posted(path: str) -> bool:
     return path in {"/reward", COUNTS, *DIALECTS}
 
 
-def _listed(request: web.Request, path: str, model: str) -> web.Response:
+def _listed(request: web.Request, path: str, session: Answering) -> web.Response:
     """Answer what is no POST request.
 
     Raises:
         Refusal: There is nothing of that kind.
     """
     if path.startswith("/v1/models") and request.method == "GET":
-        return _models(path, model)
+        return _models(path, session)
     if _is_posted(path):
         raise Refusal(f"{path} takes POST requests", 405)
     raise Refusal(f"there is nothing at {path}", 404)
@@ -292,8 +293,13 @@ def _is_retry(count: str) -> bool:
     return count.isdecimal() and int(count[:9]) > 0
 
 
-def _models(path: str, model: str) -> web.Response:
-    """Return the list of models, as OpenAI's and Anthropic's clients read it, or one of them."""
+def _models(path: str, session: Answering) -> web.Response:
+    """Return the list of models, as OpenAI's and Anthropic's clients read it, or one of them.
+
+    Raises:
+        Refusal: There is no model of that name.
+    """
+    model = session.endpoint.model
     card = {
         "id": model,
         "object": "model",
@@ -304,8 +310,8 @@ def _models(path: str, model: str) -> web.Response:
         "owned_by": "vf-rl",
     }
     name = path.removeprefix("/v1/models").removeprefix("/")
-    if name == model:
-        return _json(card)
+    if name and (name == model or not session.strict_model):
+        return _json(card | {"id": name})
     if name:
         text = f"The model {name[:64]!r} does not exist; this endpoint has {model!r}"
         raise Refusal(text, 404, code="model_not_found", param="model")

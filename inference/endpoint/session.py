@@ -44,6 +44,7 @@ class Session:
         refused: What the last refusal said; empty without one.
         full: Whether the last request was refused for its length.
         reward: What a harness has reported, or None.
+        strict_model: Whether only requests for ``endpoint.model`` are answered.
         stored: The conversations behind the answers so far, by :attr:`Answered.id`.
     """
 
@@ -56,6 +57,7 @@ class Session:
         seed: int,
         max_turns: int,
         max_tokens: int | None,
+        strict_model: bool,
         on_change: Callable[[Session], None],
     ) -> None:
         self.endpoint = Endpoint("", _secret("sk"), reward_key=_secret("rk"))
@@ -70,6 +72,7 @@ class Session:
         self._seed = seed
         self._max_turns = max_turns
         self._max_tokens = max_tokens
+        self.strict_model = strict_model
         self._lineages = Lineages(trace)
         self._under_way = UnderWay()
         self._end: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
@@ -191,12 +194,12 @@ class Session:
             raise Refusal(f"the model failed: {error}", 503)
         if self._limit is not None:
             raise _over(self._limit)
-        if model != self.endpoint.model:
+        if self.strict_model and model != self.endpoint.model:
             text = f"The model {model!r} does not exist; this endpoint has {self.endpoint.model!r}"
             raise Refusal(text, 404, code="model_not_found", param="model")
 
     async def _answer(self, asked: Asked) -> Answered:
-        note(asked, self._trace.info)
+        note(asked, self.endpoint.model, self._trace.info)
         samplings = self._samplings(asked)
         self.in_flight += asked.count
         self._on_change(self)
@@ -307,6 +310,7 @@ async def open_session(
     seed: int,
     max_turns: int,
     max_tokens: int | None = None,
+    strict_model: bool = False,
     on_change: Callable[[Session], None] = lambda session: None,
 ) -> AsyncIterator[Session]:
     """Open the endpoint of a rollout.
@@ -320,6 +324,7 @@ async def open_session(
         max_turns: Maximum answers.
         max_tokens: Maximum tokens sampled in all answers, except those sampled at the same time as
             the last; None for no limit.
+        strict_model: Refuse requests for any other model than the endpoint's.
         on_change: Called when answers begin and end, with ``in_flight`` as it is then.
 
     Raises:
@@ -333,6 +338,7 @@ async def open_session(
         seed=seed,
         max_turns=max_turns,
         max_tokens=max_tokens,
+        strict_model=strict_model,
         on_change=on_change,
     )
     async with serving(session, trace.id) as (url, session.socket):

@@ -16,10 +16,17 @@ MOST_NOTED = 20  # distinct values of one field that a trace holds
 MOST_SHOWN = 20_000  # characters of a value, in JSON; of a longer one, its beginning is held
 
 
-def note(asked: Asked, info: dict[str, Any]) -> None:
-    """Record in ``info["asked"]`` what a request asks for, each value of a field once."""
+def note(asked: Asked, model: str, info: dict[str, Any]) -> None:
+    """Record in ``info["asked"]`` what a request asks for, each value of a field once.
+
+    Args:
+        asked: The request. The model that it names is recorded if it is another one.
+        model: Who answers.
+        info: The trace's.
+    """
     noted = info.setdefault("asked", {})
-    for name, value in (asked.sampling | asked.options).items():
+    another = {} if asked.model == model else {"model": asked.model}
+    for name, value in (another | asked.sampling | asked.options).items():
         values = noted.setdefault(name, [])
         value = list(value) if isinstance(value, tuple) else value
         said = json.dumps(value)

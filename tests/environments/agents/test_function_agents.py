@@ -228,7 +228,11 @@ def test_a_crash_after_an_answer_is_the_agents_own_and_scored() -> None:
 
 
 def test_what_an_agent_was_refused_is_reported() -> None:
-    assert_failed(run(crash_refused), "before it had an answer", "refused: The model 'gpt-5'")
+    assert_failed(
+        run(crash_refused, strict_model=True),
+        "before it had an answer",
+        "refused: The model 'gpt-5'",
+    )
 
 
 def test_an_agent_that_does_not_ask_is_a_failure() -> None:

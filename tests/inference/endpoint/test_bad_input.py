@@ -57,7 +57,7 @@ def test_bad_input_gets_the_dialects_own_error(path: str) -> None:
         model = token_model(Texts([CALL, "Yes."]), max_seq_len=20_000)
         async with (
             aiohttp.ClientSession() as http,
-            opened(model) as (session, _, trace),
+            opened(model, strict_model=True) as (session, _, trace),
             opened(model) as (other, _, _trace),
         ):
             async with opened(model) as (ended, _, _ended):

@@ -163,7 +163,7 @@ def test_errors_are_those_of_the_client(kind: str) -> None:
         async with talking(model, kind, key="wrong") as (_, agent, trace):
             with pytest.raises(errors.AuthenticationError):
                 await agent.say("Tea?")
-        async with talking(model, kind, max_turns=1) as (_, agent, trace):
+        async with talking(model, kind, max_turns=1, strict_model=True) as (_, agent, trace):
             with pytest.raises(errors.NotFoundError, match="gpt-5"):
                 await agent.say("Tea?", model="gpt-5")
             await agent.forget()

@@ -54,11 +54,11 @@ class Waits:
         return vf.Reply(vf.Message("assistant", "Yes."))
 
 
-def refused(body: Any) -> tuple[int, dict[str, Any]]:
+def refused(body: Any, **settings: Any) -> tuple[int, dict[str, Any]]:
     """Send a body; make sure that a good one is answered afterwards."""
 
     async def run() -> tuple[int, dict[str, Any]]:
-        async with opened(token_model(Texts(["Yes."]))) as (session, _, trace):
+        async with opened(token_model(Texts(["Yes."])), **settings) as (session, _, trace):
             url = f"{session.endpoint.url}/chat/completions"
             status, answer = await post(url, body, session.endpoint.key)
             assert not trace.turns
@@ -170,9 +170,22 @@ def test_half_a_character_becomes_a_question_mark() -> None:
     asyncio.run(run())
 
 
-def test_another_model_does_not_exist() -> None:
-    status, error = refused(GOOD | {"model": "gpt-5"})
+def test_another_model_does_not_exist_if_the_name_is_strict() -> None:
+    status, error = refused(GOOD | {"model": "gpt-5"}, strict_model=True)
     assert (status, error["code"], error["param"]) == (404, "model_not_found", "model")
+
+
+def test_the_model_answers_to_other_names_and_each_is_noted_once() -> None:
+    async def run() -> None:
+        async with opened(token_model(Texts(["Yes."] * 5))) as (session, agent, trace):
+            url = f"{session.endpoint.url}/chat/completions"
+            for name in ("gpt-4o", "small", "gpt-4o", "policy", ""):
+                assert (await post(url, GOOD | {"model": name}, session.endpoint.key))[0] == 200
+            assert (await agent.models.retrieve("gpt-4o")).id == "gpt-4o"
+            assert trace.info["asked"]["model"] == ["gpt-4o", "small", ""]
+            assert len(trace.turns) == 5
+
+    asyncio.run(run())
 
 
 def test_fields_without_effect_are_accepted() -> None:
@@ -258,7 +271,7 @@ def test_a_reward_is_bounded_reported_once_and_with_its_own_key() -> None:
 
 def test_what_an_agent_asks_for_fills_neither_the_trace_nor_an_error() -> None:
     async def run() -> None:
-        async with opened(token_model(Texts(["Yes."]))) as (session, _, trace):
+        async with opened(token_model(Texts(["Yes."])), strict_model=True) as (session, _, trace):
             url = f"{session.endpoint.url}/chat/completions"
             large = {"response_format": {"type": "x" * 10**6}}
             assert (await post(url, GOOD | large, session.endpoint.key))[0] == 200
