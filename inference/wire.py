@@ -92,22 +92,24 @@ class JsonClient:
         """POST ``body``, as often as needed, and return the decoded answer.
 
         For what may be asked twice. Connection errors, timeouts and the statuses in
-        ``RETRY_STATUSES`` are retried with exponential backoff and jitter; any other 4xx is final.
+        ``RETRY_STATUSES`` are retried, when the server says or with exponential backoff and jitter;
+        any other 4xx is final.
 
         Raises:
             ModelError: The server refused, or did not answer in any of the attempts.
         """
-        problem = ""
+        problem, after = "", None
         for attempt in range(self.max_retries + 1):
             if attempt:
-                await asyncio.sleep(pause(self.backoff, attempt))
+                await asyncio.sleep(max(pause(self.backoff, attempt), after or 0.0))
             try:
                 async with asyncio.timeout(self.timeout):
                     return await self.send(path, body)
             except TimeoutError:
                 problem = f"{self.base_url}{path} did not answer within {self.timeout:g} s"
+                after = None
             except Unavailable as error:
-                problem = str(error)
+                problem, after = str(error), error.after
         raise ModelError(f"{problem} (after {self.max_retries + 1} attempts)")
 
     async def send(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
