@@ -58,18 +58,16 @@ async def try_endpoint(
         ) from None
     finally:
         await model.close()
-    notes = [*model.notes]
     known = await _models(config, key)
     if known and config.model not in known:
-        listed = _listed(list(known))
-        notes.append(f"{where} answers as {config.model!r}, though it lists only {listed}")
+        return f"{where} answers as {config.model!r}, though it lists only {_listed(list(known))}"
     size = (known or {}).get(config.model)
     if size is not None and evaluation.max_tokens >= size:
-        notes.append(
+        return (
             f"{config.model!r} has a context of {size:,} tokens: an answer ends where it is full, "
             f"before max_tokens = {evaluation.max_tokens:,}"
         )
-    return "; ".join(notes) or None
+    return None
 
 
 def _tokens(size: int | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,12 @@ _HARMLESS = {
     "parallel_tool_calls": "",
 }
 _LENGTHS = ("max_tokens", "max_completion_tokens")
+
+
+@cache
+def _warn(text: str) -> None:
+    """Say something once, however many models of this process find it out."""
+    log.warning("%s", text)
 
 
 def refuses(words: str) -> bool:
@@ -117,4 +124,4 @@ class Fields:
     def note(self, text: str) -> None:
         """Say what was found out."""
         self.notes.append(text)
-        log.warning("%s", text)
+        _warn(text)

@@ -199,7 +199,7 @@ def _flaw(trace: Trace, config: SftConfig) -> str | None:
     if not data.include_truncated:
         if trace.truncated:
             return "were ended by a limit (include_truncated = true keeps them)"
-        if any(turn.finish_reason == "length" for turn in trace.turns):
+        if any(turn.finish_reason in ("length", "content_filter") for turn in trace.turns):
             return "have an answer that was cut off (include_truncated = true keeps them)"
     if not trace.answers:
         return "have no answer"

@@ -20,6 +20,13 @@ from vf.bridges.verifiers.hosted import InterceptedModel
 from vf.inference.model import ContextFull, Conversation, Model, Reply, Sampling
 from vf.runtime.errors import ModelError, RubricError
 
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat what fails without a pause."""
+    monkeypatch.setattr("vf.inference.patience.pause", lambda backoff, attempt: 0.0)
+
+
 Make = Callable[[str], Model]
 ARGUMENTS = '{"op": "+", "a": 1, "b": 2}'
 
