@@ -41,7 +41,8 @@ def math_equal(
 
     Range: 0 or 1.
 
-    Formula: 1 if Math-Verify finds every stated answer equal to the golden one; else 0.
+    Formula: 1 if Math-Verify finds every stated answer equal to the golden one, or if it is the
+    same text; else 0. Exact numbers are compared exactly, decimals to ``precision``.
 
     Source: Math-Verify (https://github.com/huggingface/Math-Verify), of which a string of
     several answers (``5 or 6``, ``x = 6 = 5``, ``5 \approx 6``), an equation between numbers
@@ -54,7 +55,8 @@ def math_equal(
     number and its hundredth.
 
     Args:
-        precision: Decimals to which floating-point numbers must agree.
+        precision: Decimals to which two numbers must agree of which one is written with a decimal
+            point. Below 1, and from 1e15 on, that many significant digits count instead.
         timeout: Seconds for comparing one message's answers.
         extract: Finds the stated answers in the last message; ``\boxed{...}`` by default.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 import sympy
-from math_verify import parse, verify
+from math_verify import grader, parse, verify
 
 # It warns at every call that its own time limits are off. The process has one, which also stops
 # what is computed in C; theirs does not.
@@ -16,6 +17,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _NUMBER = re.compile(r"\d+")
 _LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")  # alone: no command, word or unit
+_SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+\.?\d*|\.\d+)[eE]([-+]?\d{1,3})(?![\w.^])")
 _OTHER_NUMBER, _OTHER_LETTER = "7919", "Q"
 # The power of a unit at the end, as in 25 \text{ cm}^2: Math-Verify leaves units out.
 _UNIT_POWER = re.compile(r"(?<=[a-zA-Z}])\s*\^\s*(?:[23]|\{[23]\})$")
@@ -27,12 +29,22 @@ def all_equal(golden: str, stated: list[str], precision: int) -> bool | None:
     Args:
         golden: The right answer, LaTeX or a plain expression.
         stated: The answers to compare with it.
-        precision: Decimals to which floating-point numbers must agree.
+        precision: Decimals to which numbers must agree, see :func:`math_equal`.
     """
+    texts = [golden, *stated]
+    scientific = [_SCIENTIFIC.sub(r"\1\\times 10^{\2}", text) for text in texts]
+    equal = _each_equals(scientific[0], scientific[1:], precision)
+    # 3e-7 may be meant as 3 times Euler's number less 7, but then by both.
+    return equal or (_each_equals(golden, stated, precision) if scientific != texts else equal)
+
+
+def _each_equals(golden: str, stated: list[str], precision: int) -> bool | None:
     wanted = _read(golden)
     if not wanted:
         return None
     for text in stated:
+        if text == golden:  # some, such as 12:00, have no value that equals itself
+            continue
         found = _read(text)
         # Of an equation between numbers, such as 3 = 5, Math-Verify reads the end.
         if not found or (isinstance(found[0], sympy.Eq) and not found[0].lhs.free_symbols):
@@ -64,3 +76,67 @@ def _unread(text: str, letters: bool) -> Counter[str]:
 
 def _read(text: str) -> list[Any]:
     return list(parse(f"\\boxed{{{text}}}", fallback_mode="no_fallback", parsing_timeout=None))
+
+
+_MAX_DECIMALS_EXPONENT = 15  # from here on, a double has no decimals
+_POINTS = (sympy.Rational(7919, 1013), sympy.Rational(-6421, 3307))
+_by_rounding = grader.sympy_numeric_eq
+
+
+def _same_number(golden: Any, stated: Any, decimals: int, digits: int) -> bool:
+    """Compare where Math-Verify compares numbers: exactly if both are, else to some digits.
+
+    Math-Verify rounds to decimals, and drops what is below 1e-15: any two small numbers are equal
+    to it, also inside of sets, intervals, matrices and equations.
+    """
+    if isinstance(golden, sympy.MatrixBase) or isinstance(stated, sympy.MatrixBase):
+        return bool(_by_rounding(golden, stated, decimals, digits))  # calls this for each element
+    wanted, given = (grader.get_pct_val(value) for value in (golden, stated))
+    if wanted is not None and given is not None:
+        return _equal(wanted, given, decimals, digits)
+    if wanted is None and given is None:
+        return _equal(golden, stated, decimals, digits)
+    # 50% is a half, and it is also 50.
+    return _equal(golden.doit(), stated.doit(), decimals, digits) or _equal(
+        golden if wanted is None else wanted, stated if given is None else given, decimals, digits
+    )
+
+
+def _equal(golden: Any, stated: Any, decimals: int, digits: int) -> bool:
+    try:
+        exact = not golden.has(sympy.Float) and not stated.has(sympy.Float)
+        golden, stated = _as_written(golden), _as_written(stated)
+        if golden.free_symbols or stated.free_symbols:
+            claimed = _by_rounding(golden, stated, decimals, digits)
+            return claimed and all(_vanishes(golden - stated, point) for point in _POINTS)
+        return _vanishes(golden - stated) or (not exact and _close(golden, stated, decimals))
+    except (ArithmeticError, AttributeError, TypeError, ValueError):
+        return False  # something without a value
+
+
+def _as_written(value: Any) -> Any:
+    """Return an expression with each decimal as the fraction that its digits say."""
+    return value.xreplace({f: sympy.Rational(str(f)) for f in value.atoms(sympy.Float)})
+
+
+def _vanishes(difference: Any, point: Any = None) -> bool:
+    """Return whether an expression is zero, as far as a hundred digits show."""
+    symbols = sorted(difference.free_symbols, key=str)
+    value = difference.xreplace({s: point + at for at, s in enumerate(symbols)})
+    # Sympy computes with more digits until two are right; where it cannot, precision is 1.
+    parts = value.evalf(2).as_real_imag()
+    return all(part == 0 or (part.is_Float and part._prec == 1) for part in parts)
+
+
+def _close(golden: Any, stated: Any, decimals: int) -> bool:
+    """Compare to decimals, and numbers below 1 or without decimals to as many digits."""
+    gap, *sizes = (
+        Decimal(str(abs(value).evalf(20))) for value in (golden - stated, golden, stated)
+    )
+    exponent = max(sizes).adjusted()
+    if 0 <= exponent < _MAX_DECIMALS_EXPONENT:
+        exponent = -1
+    return gap <= Decimal(5).scaleb(exponent - decimals)
+
+
+grader.sympy_numeric_eq = _same_number
