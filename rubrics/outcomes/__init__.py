@@ -1,8 +1,10 @@
-"""Built-in outcomes: how well a task was solved, in [0, 1].
+r"""Built-in outcomes: how well a task was solved, in [0, 1].
 
 Each is a factory that returns a function of the trace, for ``Rubric(outcome=...)``. All read the
 model's last message through an *extractor*, which finds the answers stated in it, and pay only
-if every one of them is right: naming several answers never pays more than deciding.
+if every one of them is right: naming several answers never pays more than deciding. What only
+changes how an answer looks does not matter to those that compare answers: ``**B**``, ``$B$`` and
+``\text{B}`` are ``B``, and ``\$1{,}234`` is 1234.
 
     Rubric(outcome=numeric(extract=marked("Answer:")))
 """

@@ -16,6 +16,7 @@ from vf.rubrics.outcomes.extract import (
     stated_answers,
     wrong_answer,
 )
+from vf.rubrics.outcomes.markup import repeating, thousands, unwrapped
 from vf.runtime.errors import ConfigError, ScoringDied
 from vf.runtime.process_pool import run_in_process
 from vf.traces.trace import Trace
@@ -28,6 +29,11 @@ _CHAIN = re.compile(
 # A relation or a negation with nothing on one side: Math-Verify would read the other alone.
 _RELATION = r"(?:[<>≤≥≪≫~!¬]|\\(?:leq?|geq?|lt|gt|ll|gg|neg|lnot|not)(?![a-zA-Z]))"
 _OPEN = re.compile(rf"^\s*{_RELATION}|[<>≤≥≪≫]\s*$")
+# A sign or name of a currency before or after a number.
+_SIGNS = r"(?:\\\$|\$|[¢£¤¥₠-⃀]|\\(?:euro|pounds|yen|textdollar|textsterling)(?![a-zA-Z])(?:\{\})?)"
+_CURRENCY = re.compile(
+    rf"{_SIGNS}\s*(?=[-+]?[\d.])|(?<=\d)\s*(?:{_SIGNS}|(?:USD|EUR|GBP|dollars?|euros?)(?![a-zA-Z]))"
+)
 
 
 def math_equal(
@@ -98,8 +104,8 @@ def math_equal(
 def _expression(text: str) -> str | None:
     """Return an answer as one expression; None if it is not one."""
     text = "".join("-" if unicodedata.category(c) == "Pd" or c in "−˗" else c for c in text)
-    # Without the dollar signs and the final period around it.
-    text = text.strip().rstrip(".").strip().removeprefix("\\(").removesuffix("\\)").strip("$ ")
+    text = unwrapped(unwrapped(text).rstrip("."))
+    text = _CURRENCY.sub("", repeating(thousands(text))).strip()
     depth = 0
     for at, character in enumerate(text):
         if character in "{}" and text[at - 1 : at] != "\\":

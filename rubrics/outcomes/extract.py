@@ -67,7 +67,7 @@ def boxed(text: str) -> list[str]:
         start = at + len(_BOX)
         while start < len(text) and text[start] in " \t":
             start += 1
-        end = _closing_brace(text, start) if text[start : start + 1] == "{" else None
+        end = closing_brace(text, start) if text[start : start + 1] == "{" else None
         if end is None:
             stated.append("")
             end = start
@@ -170,7 +170,7 @@ def _places(text: str, marker: str) -> list[int]:
     return places
 
 
-def _closing_brace(text: str, start: int) -> int | None:
+def closing_brace(text: str, start: int) -> int | None:
     depth = 0
     for at in range(start, len(text)):
         if text[at] in "{}" and text[at - 1] != "\\":

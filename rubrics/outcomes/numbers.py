@@ -16,6 +16,7 @@ from vf.rubrics.outcomes.extract import (
     stated_answers,
     wrong_answer,
 )
+from vf.rubrics.outcomes.markup import plain, repeating
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
@@ -25,6 +26,16 @@ _NUMBER = re.compile(
     r"(?:[eE]([-+]?\d{1,3}))?(?:\s?/\s?(\d{1,400}))?(?!\w)(?![.,/]\d)"
 )
 _DIGIT = re.compile(r"\d")
+# LaTeX's numbers as the pattern above reads them, and what makes no other number of one.
+_FRACTION = re.compile(r"\\[dtc]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
+_POWER_OF_TEN = re.compile(
+    r"(?<=\d)\s*(?:\\times|\\cdot|×|·|⋅|\*)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*(-?\d+)\s*\}|(-?\d+))"
+)
+_DEGREES = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})")
+_UNIT_POWER = re.compile(
+    r"(?<=\d)\s*((?:[kcmd]?m|in|ft|yd|mi|feet|inch(?:es)?|units?|met(?:er|re)s?))"
+    r"\s*(?:\^\s*(?:[23]|\{[23]\})|[²³])(?!\w)"
+)
 _DASHES = (
     "−˗⁻₋➖"  # beside those that Unicode calls dashes: minus, modifier, raised, lowered, emoji
 )
@@ -47,20 +58,21 @@ _CHANGES_LAST = re.compile(
 
 
 def numeric(
-    tolerance: float = 1e-6, *, relative: float = 0.0, extract: Extract | None = None
+    tolerance: float | None = None, *, relative: float = 0.0, extract: Extract | None = None
 ) -> Callable[[Trace], float]:
-    """1 if the answer is a number close enough to ``task.answer``, 0 otherwise.
+    r"""1 if the answer is a number close enough to ``task.answer``, 0 otherwise.
 
     An answer holds exactly one number: whole, decimal, with commas between thousands, with an
-    exponent, or a fraction such as ``3/4``. Its sign may be any dash, with spaces or a currency
-    behind it (``–5``, ``- 5``, ``-$5``), or a word (``minus 5``). Words and units around it do not
-    matter, but anything that changes its value makes it invalid: a second number, ``5 million``,
-    ``5½``, ``x - 5``, ``√5``, ``≥ 5``. Compared without rounding, however large.
+    exponent (``5e3``, ``5 \times 10^3``), or a fraction such as ``3/4``. Its sign may be any dash,
+    with spaces or a currency behind it (``–5``, ``- 5``, ``-$5``), or a word (``minus 5``). Words
+    and units around it do not matter, but anything that changes its value makes it invalid: a
+    second number, ``5 million``, ``5½``, ``x - 5``, ``√5``, ``≥ 5``. Compared without rounding,
+    however large.
 
     Range: 0 or 1.
 
     Formula: 1 if |x − answer| ≤ max(tolerance, relative · |answer|) for every stated answer x;
-    else 0.
+    else 0. The tolerance is 1e-6 · min(1, |answer|) unless it is set.
 
     Source: Python's ``math.isclose`` (PEP 485), with the tolerance relative to the right answer
     alone, so that a large guess does not widen it.
@@ -69,7 +81,8 @@ def numeric(
         the middle; if answers are small whole numbers, the most frequent one pays as well.
 
     Args:
-        tolerance: Largest absolute error that is right, in the answer's unit.
+        tolerance: Largest absolute error that is right, in the answer's unit. By default a
+            millionth, and of an answer below 1 a millionth of it.
         relative: Largest error that is right as a share of the answer, below 1.
         extract: Finds the stated answers in the last message; ``marked("Answer:")`` by default.
 
@@ -78,7 +91,7 @@ def numeric(
             would always be right).
         RubricError: (when scoring) ``task.answer`` is neither a finite number nor the text of one.
     """
-    if not (math.isfinite(tolerance) and tolerance >= 0):
+    if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise ConfigError(f"numeric: tolerance must be finite and at least 0, got {tolerance}")
     if not 0 <= relative < 1:
         raise ConfigError(f"numeric: relative must be at least 0 and below 1, got {relative}")
@@ -86,7 +99,10 @@ def numeric(
 
     def numeric(trace: Trace) -> float:
         answer = _golden(trace)
-        margin = max(Fraction(tolerance), Fraction(relative) * abs(answer))
+        absolute = (
+            min(Fraction(1), abs(answer)) / 10**6 if tolerance is None else Fraction(tolerance)
+        )
+        margin = max(absolute, Fraction(relative) * abs(answer))
 
         def near(text: str) -> bool:
             value = only_number(text)
@@ -101,7 +117,11 @@ def only_number(text: str) -> Fraction | None:
     """Return the text's only number, exactly; None if it has none, several, or a broken one."""
     if len(text) > 2000:
         return None
+    text = repeating(plain(text))
     text = "".join(_plain(character) for character in text)
+    text = _FRACTION.sub(r"\1/\2", text)
+    text = _POWER_OF_TEN.sub(lambda power: f"e{power[1] or power[2]}", text)
+    text = _UNIT_POWER.sub(r" \1", _DEGREES.sub("°", text))
     found = [match for match in _NUMBER.finditer(text) if _DIGIT.search(match[0])]
     if len(found) != 1:
         return None

@@ -17,12 +17,12 @@ from vf.rubrics.outcomes.extract import (
     whole_message,
     wrong_answer,
 )
+from vf.rubrics.outcomes.markup import plain
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.IGNORECASE)
-_WRAPPING = " \t\r\n*_`'\"$()[]{}<>"
 
 
 def exact(
@@ -131,13 +131,14 @@ def normalize_answer(
     ignore_articles: bool = True,
     ignore_spaces: bool = True,
 ) -> str:
-    """Return a text as answers are compared: composed (NFC), and without surrounding whitespace.
+    """Return a text as answers are compared: composed (NFC), without markup and outer whitespace.
 
     By default as SQuAD's evaluation script does it (which lowers the case where this folds it):
     case, then ASCII punctuation, then the words a, an, the, then spaces. Accents stay. An article
     that is all there is stays too.
     """
     text = unicodedata.normalize("NFC", text).strip()
+    text = plain(text) or text
     if ignore_case:
         text = text.casefold()
     if ignore_punctuation:
@@ -222,9 +223,12 @@ def _f1(words: Sequence[str], golden: Sequence[str]) -> float:
 
 def _pick(text: str, labels: list[str]) -> str | None:
     """Return the label that an answer begins with; None if none, or if it names another."""
-    words = "".join(c if c.isalnum() else " " for c in text.strip(_WRAPPING)).split()
+    text = unicodedata.normalize("NFKC", plain(text))
+    words = "".join(c if c.isalnum() else " " for c in text).split()
     by_name = {label.casefold(): label for label in labels}
     first = by_name.get(words[0].casefold()) if words else None
+    if words[1:] and words[1].casefold() in ("and", "or"):  # "B or the last one"
+        return None
     others = {word for word in words[1:] if word in labels}
     if len(words) <= 4:  # "b or c": in so short an answer, small letters count too
         others |= {by_name[w.casefold()] for w in words[1:] if w.casefold() in by_name}

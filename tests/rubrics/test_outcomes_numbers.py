@@ -163,6 +163,15 @@ def test_the_tolerance_is_absolute_or_a_share_of_the_right_answer() -> None:
     assert score(numeric(0), "Answer: 0.1", 0.1) == 1.0
 
 
+def test_a_small_answer_is_not_any_small_number() -> None:
+    assert score(numeric(), "Answer: 6.63e-34", 1.6e-19) == 0.0
+    assert score(numeric(), "Answer: 3e-7", "1e-7") == 0.0
+    assert score(numeric(), "Answer: 3e-7", 3e-7) == 1.0
+    assert score(numeric(), "Answer: 0.0333333333", "1/30") == 1.0
+    assert score(numeric(), "Answer: 1000.0000009", 1000) == 1.0
+    assert score(numeric(), "Answer: 3e-7", 0) == 0.0
+
+
 @pytest.mark.parametrize(
     "hedge", ["Answer: 5\nAnswer: 6", "Answer: 5 or 6", "Answer: 5-6", "5", "Answer: 5±1", ""]
 )
@@ -286,7 +295,7 @@ def test_all_of_an_expression_is_read(stated: str, answer: str, value: float) ->
         r"\boxed{5} or \boxed{6}",
         r"\boxed{6} \boxed{5}",
         r"\boxed{5} \boxed{",
-        r"\boxed{\boxed{5}}",
+        r"\boxed{\boxed{5} \boxed{6}}",
         "5",
     ],
 )

@@ -1,0 +1,102 @@
+r"""Takes off what only changes how an answer looks: LaTeX, Markdown and HTML.
+
+``**B**``, ``$B$``, ``\boxed{\text{B}}`` and ``B`` are the same answer to every outcome. Only markup
+goes: the text that it holds is kept, so that no second answer can hide in it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vf.rubrics.outcomes.extract import closing_brace
+
+_MAX_LAYERS = 8
+
+_FONT = (
+    r"\\(?:[fmh]?box|boxed|text(?:bf|it|rm|tt|sf|sc|sl|up|md|normal)?|math(?:bf|it|rm|tt|sf|normal)"
+    r"|emph|underline|operatorname|bm|pmb|boldsymbol|ensuremath|(?:text)?color\s*\{\w*\})\s*"
+)
+_SWITCH = (
+    r"\\(?:(?:display|text|script)style|bf|it|rm|tt|sf|bfseries|itshape|rmfamily|large|Large)"
+    r"(?![a-zA-Z])\s*"
+)
+# Around a whole answer; what is inside does not hold the mark itself.
+_WRAPPERS = [
+    re.compile(pattern, re.DOTALL)
+    for pattern in (
+        r"```(?:\w*\n)?([^`]+)```",
+        r"`{1,2}([^`]+)`{1,2}",
+        r"\*{1,3}([^*]+)\*{1,3}",
+        r"\${1,2}((?:[^$\\]|\\.)+)\${1,2}",
+        r"\\\(((?:(?!\\[()]).)+)\\\)",
+        r"\\\[((?:(?!\\[\[\]]).)+)\\\]",
+        r"<(?:b|i|u|em|strong|code)>([^<]+)</\w+>",
+        rf"{_SWITCH}(.+)",
+    )
+]
+_GROUP = re.compile(rf"{_FONT}(?=\{{)|(?=\{{\s*{_SWITCH})")
+_STYLED = re.compile(rf"{_FONT}\{{([^{{}}]*)\}}")
+_DROPPED = re.compile(rf"{_SWITCH}|\\[()\[\]]|</?(?:b|i|u|em|strong|code)>")
+_SPACE = re.compile(
+    r"\\[,;:!> ]|\\(?:q?quad|enspace|thinspace)(?![a-zA-Z])|[\u00a0\u2000-\u200a\u202f\u3000]"
+)
+_ESCAPED = re.compile(r"\\([$%#&_{}])")
+# What is set between thousands in place of a comma.
+_GAP = r"(?:,\\!|,|\{,\}|\\[,:;! ]|['’_\u00a0\u2009\u202f])"
+_THOUSANDS = re.compile(rf"(?<![\w.,])\d{{1,3}}(?:{_GAP}\d{{3}})+(?![\d,])")
+_REPEATING = re.compile(
+    r"(?<![\d.,])(\d{0,100})\.(\d{0,100})\\(?:overline|bar|dot)\s*(?:\{\s*(\d{1,100})\s*\}|(\d))(?!\d)"
+)
+
+
+def unwrapped(text: str) -> str:
+    """Return an answer without the markup around all of it."""
+    for _ in range(_MAX_LAYERS):
+        bare = text.strip()
+        group = _GROUP.match(bare)
+        if group and closing_brace(bare, group.end()) == len(bare) - 1:
+            bare = bare[group.end() + 1 : -1].strip()
+        matches = (pattern.fullmatch(bare) for pattern in _WRAPPERS)
+        bare = next((match[1].strip() for match in matches if match), bare)
+        if bare == text:
+            break
+        text = bare
+    return text
+
+
+def plain(text: str) -> str:
+    r"""Return an answer without any markup: fonts, delimiters, escapes and LaTeX's spaces.
+
+    Thousands have commas between them afterwards: ``5{,}000`` and ``5\,000`` are ``5,000``.
+    """
+    text = thousands(unwrapped(text))
+    for _ in range(_MAX_LAYERS):
+        text, count = _STYLED.subn(_without_style, text)
+        if not count:
+            break
+    text = _SPACE.sub(" ", _DROPPED.sub("", text))
+    return _ESCAPED.sub(r"\1", text).strip()
+
+
+def thousands(text: str) -> str:
+    """Return a text whose thousands have commas between them."""
+    return _THOUSANDS.sub(lambda number: re.sub(_GAP, ",", number[0]), text)
+
+
+def repeating(text: str) -> str:
+    r"""Return a text whose repeating decimals are fractions: ``0.\overline{3}`` is a third."""
+    return _REPEATING.sub(_as_fraction, text)
+
+
+def _without_style(styled: re.Match[str]) -> str:
+    r"""Return the text, apart from its neighbours: ``\text{5}\text{6}`` is not 56."""
+    before, after = styled.string[: styled.start()][-1:], styled.string[styled.end() :][:1]
+    left = " " if before.isalnum() else ""
+    return left + styled[1] + (" " if after.isalnum() or after == "\\" else "")
+
+
+def _as_fraction(number: re.Match[str]) -> str:
+    whole, once, group, digit = number.groups()
+    period = group or digit
+    above = int(f"{whole}{once}{period}") - int(f"{whole}{once}" or "0")
+    return f"\\frac{{{above}}}{{{10 ** len(once) * (10 ** len(period) - 1)}}}"
