@@ -7,6 +7,9 @@ from typing import Any
 
 from vf.traces.messages import ToolCall
 
+_ARGUMENTS = ("arguments", "parameters")
+_BESIDE = ("id", "tool_call_id", "type", "index")  # keys that hold no arguments
+
 
 class Unreadable(Exception):
     """A call cannot be read; the text is the reason, written for the model."""
@@ -34,14 +37,25 @@ def call_from_object(
 ) -> ToolCall:
     """Build a call from a JSON object that holds its name and its arguments.
 
+    Models of one family use another's key, too: "parameters" stands for "arguments", and the other
+    way round.
+
     Raises:
-        Unreadable: It is not an object, has no name, or cannot be written down again.
+        Unreadable: It is not an object, has no name, holds arguments where none belong, or cannot
+            be written down again.
     """
     if not isinstance(value, dict):
         raise Unreadable("it is not a JSON object")
-    called, given = value.get(name), value.get(arguments, {})
+    called = value.get(name)
     if not isinstance(called, str) or not called:
         raise Unreadable(f"it has no {name!r}")
+    held = [key for key in _ARGUMENTS if key in value]
+    if len(held) > 1:
+        raise Unreadable(f"it has both {held[0]!r} and {held[1]!r}")
+    unknown = [key for key in value if key not in (name, *_ARGUMENTS, *_BESIDE)]
+    if not held and unknown:
+        raise Unreadable(f"it has {unknown[0]!r}, but its arguments belong in {arguments!r}")
+    given = value[held[0]] if held else {}
     # Some templates write the arguments as a JSON string; both forms mean the same.
     return _call(called, given if isinstance(given, str) else _encode(given))
 

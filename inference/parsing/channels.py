@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from vf.inference.parsing.build_calls import Unreadable, call_from_text, malformed
-from vf.inference.parsing.parser import MarkedParser, Tools, numbered
+from vf.inference.parsing.parser import MAX_TRIES, MarkedParser, Tools, numbered, readable
 from vf.inference.parsing.tagged import invoke_tags
 from vf.inference.parsing.values import Schemas, parameter_schemas
 from vf.traces.messages import Message, ToolCall
@@ -88,7 +88,7 @@ class ChannelParser:
         reasoning: list[str] = []
         content: list[str] = []
         calls: list[ToolCall] = []
-        for part in self._parts(text):
+        for part in self._parts(text, schemas):
             if self.thinks(part):
                 reasoning.append(part.body or "")
                 continue
@@ -102,18 +102,60 @@ class ChannelParser:
             numbered(calls, id_prefix),
         )
 
-    def _parts(self, text: str) -> Iterator[Part]:
+    def _parts(self, text: str, schemas: Schemas) -> Iterator[Part]:
         """Yield the messages; text outside of all becomes one without a header."""
-        for index, piece in enumerate(text.split(_START)):
-            message, *loose = re.split(self.closer, piece)
-            header, found, body = message.partition(_BODY)
-            if found:
-                yield Part(header, body)
-            elif _is_header(header, after_start=index > 0):
-                yield Part(header, None)
+        at, mark, spare = 0, "", iter(range(MAX_TRIES))
+        while True:
+            if mark in ("", _START):
+                part, end, mark = self._message(text, at, mark, schemas, spare)
             else:
-                loose = [header, *loose]
-            yield from (Part("", rest) for rest in loose if rest.strip())
+                end, mark = next(self._ends(text, at))
+                part = Part("", text[at:end])
+            if part.header or (part.body or "").strip():
+                yield part
+            if not mark:
+                return
+            at = end + len(mark)
+
+    def _message(
+        self, text: str, at: int, opened: str, schemas: Schemas, spare: Iterator[int]
+    ) -> tuple[Part, int, str]:
+        """Return the message that begins here, where it ends, and the mark that ends it.
+
+        A call's argument may hold such a mark itself, see :class:`MarkedParser`.
+        """
+        ends = self._ends(text, at)
+        first, mark = next(ends)
+        header, has_body, body = text[at:first].partition(_BODY)
+        if not has_body:
+            is_header = _is_header(header, after_start=opened == _START)
+            return Part(header, None) if is_header else Part("", header), first, mark
+        part = Part(header, body)
+        if self.thinks(part) or self._is_readable(part, schemas):
+            return part, first, mark
+        for (end, later), _ in zip(ends, spare, strict=False):
+            longer = Part(header, text[at + len(header) + len(_BODY) : end])
+            if self._is_readable(longer, schemas):
+                if self._holds_another(text[first:end], schemas, spare):
+                    break
+                return longer, end, later
+        return part, first, mark
+
+    def _ends(self, text: str, at: int) -> Iterator[tuple[int, str]]:
+        marks = re.compile(f"{re.escape(_START)}|{self.closer}").finditer(text, at)
+        yield from ((match.start(), match[0]) for match in marks)
+        yield len(text), ""
+
+    def _is_readable(self, part: Part, schemas: Schemas) -> bool:
+        return readable(self.read(part, schemas)[1])
+
+    def _holds_another(self, text: str, schemas: Schemas, spare: Iterator[int]) -> bool:
+        for piece, _ in zip(text.split(_START)[1:], spare, strict=False):
+            header, has_body, body = piece.partition(_BODY)
+            calls = self.read(Part(header, body), schemas)[1] if has_body else []
+            if calls and readable(calls):
+                return True
+        return False
 
 
 def _is_header(text: str, *, after_start: bool) -> bool:

@@ -126,7 +126,7 @@ def _read_bare(text: str, start: re.Match[str]) -> tuple[ToolCall | None, int]:
     if not held and not start["tag"]:
         return None, end
     try:
-        return call_from_object(value, arguments=min(held, default="parameters")), end
+        return call_from_object(value, arguments="parameters"), end
     except Unreadable as problem:
         return malformed(text[start.end() : end], str(problem)), end
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -15,6 +15,8 @@ from vf.traces.messages import Message, ToolCall
 Tools = Sequence[Mapping[str, Any]]
 
 THINK = ("<think>", "</think>")
+# How often, in one answer, a body is tried to end later than at its first closing marker.
+MAX_TRIES = 256
 
 
 class Parser(Protocol):
@@ -93,25 +95,74 @@ class MarkedParser:
 
     def split(self, text: str, schemas: Schemas) -> tuple[str, list[ToolCall]]:
         """Return the text without its calls, and the calls."""
-        calls = [
-            call for match in self._region.finditer(text) for call in self._calls(match, schemas)
-        ]
-        content = self._region.sub("", text)
+        calls: list[ToolCall] = []
+        pieces, at, spare = [], 0, iter(range(MAX_TRIES))
+        while opened := self._opener.search(text, at):
+            pieces.append(text[at : opened.start()])
+            found, at = self._read_region(text, opened.end(), schemas, spare)
+            calls += found
+        content = "".join([*pieces, text[at:]])
         return re.sub(self.dressing, "", content) if self.dressing else content, calls
 
     @cached_property
-    def _region(self) -> re.Pattern[str]:
-        closer = f"(?={self.opener})" if self.closer is None else re.escape(self.closer)
-        return re.compile(rf"(?:{self.opener})(?P<body>.*?)(?P<closed>{closer}|\Z)", re.DOTALL)
+    def _opener(self) -> re.Pattern[str]:
+        return re.compile(self.opener)
 
-    def _calls(self, match: re.Match[str], schemas: Schemas) -> list[ToolCall]:
-        body = match["body"]
-        if self.closer is not None and not match["closed"] and not self.may_stay_open:
+    def _read_region(
+        self, text: str, start: int, schemas: Schemas, spare: Iterator[int]
+    ) -> tuple[list[ToolCall], int]:
+        """Return the calls whose body begins at ``start``, and where the text continues.
+
+        An argument may hold the closing marker itself. So the body ends at the first marker up to
+        which it can be read, or at the first of all if there is none.
+        """
+        ends = self._ends(text, start)
+        first = next(ends)
+        calls = self._calls(text, start, first, schemas)
+        if readable(calls):
+            return calls, first[1]
+        for (end, after), _ in zip(ends, spare, strict=False):
+            if readable(self._read(text[start:end], schemas)):
+                if self._holds_another(text, first[0], end, schemas, spare):
+                    break
+                return self._calls(text, start, (end, after), schemas), after
+        return calls, first[1]
+
+    def _ends(self, text: str, start: int) -> Iterator[tuple[int, int]]:
+        """Yield where a body may end and the text continues: at a marker, or with the text."""
+        if self.closer is None:
+            yield from ((match.start(),) * 2 for match in self._opener.finditer(text, start))
+        else:
+            closers = re.compile(re.escape(self.closer)).finditer(text, start)
+            yield from ((match.start(), match.end()) for match in closers)
+        yield len(text), len(text)
+
+    def _holds_another(
+        self, text: str, start: int, end: int, schemas: Schemas, spare: Iterator[int]
+    ) -> bool:
+        """Return whether a body also holds the next call: then a broken one came before it."""
+        openers = zip(self._opener.finditer(text, start, end), spare, strict=False)
+        pieces = (self._read(text[opened.end() : end], schemas) for opened, _ in openers)
+        return any(calls and readable(calls) for calls in pieces)
+
+    def _calls(
+        self, text: str, start: int, end: tuple[int, int], schemas: Schemas
+    ) -> list[ToolCall]:
+        body = text[start : end[0]]
+        if self.closer is not None and end[0] == end[1] and not self.may_stay_open:
             return [malformed(body, f"it was not closed with {self.closer}")]
+        return self._read(body, schemas)
+
+    def _read(self, body: str, schemas: Schemas) -> list[ToolCall]:
         try:
             return self.read(body, schemas)
         except Unreadable as problem:
             return [malformed(body, str(problem))]
+
+
+def readable(calls: Sequence[ToolCall]) -> bool:
+    """Return whether none of the calls is malformed."""
+    return all(call.malformed is None for call in calls)
 
 
 def numbered(calls: Sequence[ToolCall], id_prefix: str) -> list[ToolCall]:
