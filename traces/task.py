@@ -15,7 +15,8 @@ class Task:
     Attributes:
         id: Unique within its environment and split; everything random about a rollout is
             derived from it, so it must be stable between runs.
-        prompt: Text, or a list of chat messages in OpenAI's format.
+        prompt: Text, or a list of chat messages in OpenAI's format. If the last one is the
+            assistant's, a model that is given tokens continues it, and its reply is what it adds.
         answer: What the rubric compares with. Never shown to the model.
         info: Anything else the environment needs; must be JSON-serialisable.
     """

@@ -40,22 +40,23 @@ class Bridge:
 
         Args:
             reply: The answer; only the shape of its tool calls matters.
-            new: The messages that came after it, at least one.
+            new: The messages that came after it. Without any, the model's next turn is opened.
             tools: The tools on offer.
             ended: The last token that was sampled.
 
         Raises:
             BridgeError: The template does not show where the answer ends, or refuses ``new``.
         """
-        seam = self.seams.at(reply, new[0], tools, ended)
+        seam = self.seams.at(reply, new[0] if new else Message("assistant"), tools, ended)
         if self.template.tools_only_lead:
             tools = ()
-        marker, said = MARKER, repr((new, reply.tool_calls, tools))
-        while marker in said:
+        marker, held = MARKER, repr((new, reply.tool_calls, tools))
+        while marker in held:
             marker += "x"
         try:
             answer = stand_in(self._named(reply), marker, seam.calls)
-            text = self.template.text([Message("user", "-"), answer, *new], tools)
+            said = [Message("user", "-"), answer, *new]
+            text = self.template.prompt_text(said, tools, opens=not new)
         except Exception as error:  # jinja raises whatever the template's author chose
             raise refused(error) from error
         text = text[end_of(text, marker) :]

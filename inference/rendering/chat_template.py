@@ -87,16 +87,62 @@ class ChatTemplate:
         #: Whether what follows an answer is the same without the tools.
         self.tools_only_lead = self._in_text or tools_only_lead(tokenizer.chat_template)
 
-    def text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> str:
+    def text(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        *,
+        opens: bool | None = None,
+    ) -> str:
         """Render messages as text; up to where the model answers, unless it has answered last.
 
         Raises whatever the template's author chose to raise.
+
+        Args:
+            messages: The messages.
+            tools: The tools on offer.
+            opens: Whether the model's turn is opened; None opens it where it has not answered last.
         """
         told = self._placed([self._defused(message) for message in messages])
         if self._in_text:
             told, tools = in_text(told, tools, system_role=self._system_role), ()
         shaped = [_shaped(message, self.dialect) for message in told]
-        return self._render(shaped, tools, messages[-1].role != "assistant")
+        if opens is None:
+            opens = messages[-1].role != "assistant"
+        return self._render(shaped, tools, opens)
+
+    def prompt_text(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        *,
+        opens: bool = False,
+    ) -> str:
+        """Render messages up to where the model answers, or continues a last answer in words.
+
+        Args:
+            messages: The messages.
+            tools: The tools on offer.
+            opens: Whether the model does not continue a last answer, but begins another.
+
+        Raises:
+            ConfigError: The template does not show the last answer as it is.
+
+        Raises whatever the template's author chose to raise, too.
+        """
+        last = messages[-1]
+        if opens or last.role != "assistant":
+            return self.text(messages, tools, opens=True)
+        if not last.content:
+            return self.text(messages[:-1], tools)
+        marker = MARKER + "e"
+        while marker in last.content:
+            marker += "e"
+        text = self.text([*messages[:-1], replace(last, content=last.content + marker)], tools)
+        before, _, _ = text.rpartition(marker)
+        if not before.endswith(last.content.lstrip()):
+            raise ConfigError("it does not show the beginning of the last answer as it is")
+        return before
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text that begins a sequence."""

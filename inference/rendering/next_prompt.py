@@ -41,12 +41,12 @@ def next_prompt(
     if not conversation.branches:
         return Branch(), renderer.opening(messages, conversation.tools), None
     branch, new = conversation.branches[-1], messages[conversation.encoded :]
-    if thinking_history == "template":
+    reply, last = messages[conversation.encoded - 1], branch.token_ids[-1]
+    if not new and last not in renderer.stop_token_ids:
+        return branch, [], None  # the answer was cut off: it is continued
+    if new and thinking_history == "template":
         return _render_again(renderer, conversation, branch, None)
     try:
-        if not new:
-            raise BridgeError("the environment added no message")
-        reply, last = messages[conversation.encoded - 1], branch.token_ids[-1]
         return branch, renderer.bridge(reply, new, conversation.tools, last), None
     except BridgeError as error:
         return _render_again(renderer, conversation, branch, str(error))

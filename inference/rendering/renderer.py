@@ -117,14 +117,19 @@ class Renderer:
     def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
         """Render a whole conversation, up to where the model answers.
 
+        If its last message is the assistant's, that answer is continued.
+
         Raises:
-            ConfigError: The template refuses these messages, or would leave some of them out.
+            ConfigError: The template refuses these messages, would leave some of them out, or
+                cannot continue the last one.
         """
         for role in ("system", "tool"):
             if any(message.role == role for message in messages) and not self._seams.shows(role):
                 raise ConfigError(f"the chat template leaves out {role} messages")
+        if problem := self._cannot_continue(messages):
+            raise ConfigError(problem)
         try:
-            text = self.template.text(messages, tools)
+            text = self.template.prompt_text(messages, tools)
         except Exception as error:  # jinja raises whatever the template's author chose
             raise ConfigError(f"the chat template refuses the conversation: {error}") from error
         return self.template.encode(text)
@@ -150,7 +155,7 @@ class Renderer:
 
         Args:
             reply: The answer that was just sampled; only the shape of its tool calls matters.
-            new: The messages that came after it.
+            new: The messages that came after it; without any, the model begins another answer.
             tools: The tools on offer.
             last_token_id: The answer's last token. If the template continues with that token,
                 it is not repeated; if the turn was cut off or ended with another token, the
@@ -159,10 +164,30 @@ class Renderer:
         Raises:
             BridgeError: The template does not show where the answer ends, or refuses ``new``.
         """
+        if problem := self._cannot_continue(new):
+            raise BridgeError(problem)
         ended = None if last_token_id is None else self.template.token(last_token_id)
         calls = [(call.id, call.name) for call in reply.tool_calls]
         return self._once(
             repr((new, calls, tools, ended)), lambda: self._bridge.after(reply, new, tools, ended)
+        )
+
+    def _cannot_continue(self, messages: Sequence[Message]) -> str | None:
+        """Return why the model cannot continue the last message; None if it can or need not."""
+        if not messages or messages[-1].role != "assistant":
+            return None
+        last = messages[-1]
+        begun = self.parser.parse(last.content, id_prefix="")
+        opened = last.content.rstrip().endswith(self.parser.reasoning_opener)
+        if last.tool_calls or begun.tool_calls:
+            held = "holds a tool call"
+        elif last.reasoning or (begun.reasoning is not None and not begun.content and not opened):
+            held = "holds reasoning"
+        else:
+            return None
+        return (
+            f"the last message is the assistant's and {held}, so the model cannot continue it; end "
+            "with the message of a user or a tool, or with an assistant message in words"
         )
 
     def _once(self, key: str, render: Callable[[], list[int]]) -> list[int]:

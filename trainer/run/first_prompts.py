@@ -138,7 +138,14 @@ def _own_prompts(
     episode = environment.episode(0)
     schemas = episode.toolbox.schemas()
     chosen = [tasks[0], *heapq.nlargest(1, tasks, key=lambda task: len(str(task.prompt)))]
-    prompts = [renderer.prompt(episode.first_messages(task), schemas) for task in chosen]
+    prompts = []
+    for task in chosen:
+        try:
+            prompts.append(renderer.prompt(episode.first_messages(task), schemas))
+        except ConfigError as error:
+            raise ConfigError(
+                f"environment {environment.id!r}: task {task.id!r}: {error}"
+            ) from error
     longest = max(map(len, prompts))
     how = f"longest of the tasks' own: {longest} tokens; {reason}"
     return FirstPrompts(prompts[0], longest, chosen[-1], how, exact=False)
