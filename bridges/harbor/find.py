@@ -16,6 +16,10 @@ READERS: dict[str, Callable[[Path, str], TaskFolder]] = {
     task_folder.TOML: task_folder.read_task,
     terminal_bench.YAML: terminal_bench.read_task,
 }
+# What a task has beside its READERS' file; by any of the first, or two of the others, a folder
+# without that file is a task that lacks it.
+_TELLING = {"instruction.md", "run-tests.sh"}
+_PARTS = {"environment", "tests", "solution", "steps", "Dockerfile", "docker-compose.yaml"}
 _MOST_PROBLEMS = 10  # that one message lists
 _WHOLE = 2**20  # bytes of a file up to which all of it is part of a digest
 
@@ -26,32 +30,39 @@ def read_tasks(
     """Read all tasks of a folder, which may be one task itself; sorted by id.
 
     Args:
-        folder: Where to look. Folders whose name begins with a dot are passed over.
+        folder: Where to look; links are followed. Names that begin with a dot are passed over.
         only: Patterns of ids (``*`` and ``?``); by default all.
         skip: Patterns of ids that are left out, unread.
 
     Raises:
         ConfigError: There is no such folder or no task in it, a pattern matches none, or a task
-            cannot be used; all of those are listed.
+            cannot be used, is not there, or is there twice; all of those are listed.
     """
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
     found = sorted(
-        (path.relative_to(folder).as_posix() if path != folder else folder.resolve().name, path)
-        for path in find(folder)
+        (path.relative_to(folder).as_posix() if path != folder else folder.resolve().name, path, no)
+        for path, no in find(folder)
     )
-    if not found:
+    if all(path == folder and no for _, path, no in found):
         raise ConfigError(
             f"{folder} contains no task: no {' and no '.join(READERS)} anywhere in it"
         )
     for pattern in (*only, *skip):
-        if not any(fnmatchcase(id, pattern) for id, _ in found):
+        if not any(fnmatchcase(id, pattern) for id, _, _ in found):
             raise ConfigError(f"{folder}: the pattern {pattern!r} matches none of its tasks")
     tasks, problems = [], []
-    for id, path in found:
+    places: dict[str, str] = {}
+    for id, path, problem in found:
         if any(fnmatchcase(id, pattern) for pattern in skip):
             continue
         if only and not any(fnmatchcase(id, pattern) for pattern in only):
+            continue
+        first = places.setdefault(os.path.realpath(path), id)
+        if problem is None and first != id:
+            problem = f"is the same folder as the task {first}"
+        if problem is not None:
+            problems.append(f"{path} {problem}; repair or remove it, or name it in skip")
             continue
         try:
             name = next(name for name in READERS if (path / name).is_file())
@@ -67,16 +78,42 @@ def read_tasks(
     return tasks
 
 
-def find(folder: Path) -> Iterator[Path]:
-    """Yield the folders that are tasks; a task holds no other."""
+def find(folder: Path, above: tuple[str, ...] = ()) -> Iterator[tuple[Path, str | None]]:
+    """Yield the folders that are tasks, and what should be one, with what is wrong.
+
+    A task holds no other.
+
+    Args:
+        folder: Where to look.
+        above: The folders that it is in, as they are without links.
+    """
     with os.scandir(folder) as entries:
-        listed = list(entries)
+        listed = sorted(
+            (entry for entry in entries if not entry.name.startswith(".")),
+            key=lambda entry: entry.name,
+        )
     if any(entry.name in READERS and entry.is_file() for entry in listed):
-        yield folder
+        yield folder, None
         return
+    above = (*above, os.path.realpath(folder))
+    below: list[tuple[Path, str | None]] = []
     for entry in listed:
-        if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-            yield from find(folder / entry.name)
+        path = folder / entry.name
+        if entry.is_symlink() and not path.exists():
+            below.append((path, f"is a link to {os.readlink(path)}, which is not there"))
+        elif entry.is_dir() and os.path.realpath(path) in above:
+            below.append((path, "is a link to a folder that it is in"))
+        elif entry.is_dir():
+            below += find(path, above)
+    names = {entry.name for entry in listed}
+    if any(problem is None for _, problem in below):
+        yield from below
+    elif names & _TELLING or len(names & _PARTS) > 1:
+        yield folder, f"has no {' and no '.join(READERS)}"
+    elif not listed:
+        yield folder, "is empty"
+    else:
+        yield from below
 
 
 def digest(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,51 @@ def test_all_broken_tasks_are_named_at_once(make_task: MakeTask) -> None:
     assert "t00/task.toml: agent.x: unknown key" in said
     assert "t09" in said
     assert said.endswith("and 2 more tasks")
+
+
+def test_links_to_tasks_are_followed(make_task: MakeTask, tmp_path: Path) -> None:
+    folder = make_task("set/a").parent
+    elsewhere = make_task("elsewhere/group/c").parent.parent
+    (folder / "b").symlink_to(make_task("other/b"))
+    (folder / "more").symlink_to(elsewhere)
+    found = read_tasks(folder)
+    assert [task.id for task in found] == ["a", "b", "more/group/c"]
+    (tmp_path / "linked").symlink_to(folder)
+    assert [task.id for task in read_tasks(tmp_path / "linked")] == ["a", "b", "more/group/c"]
+
+
+def test_what_should_be_a_task_and_is_none_is_named(make_task: MakeTask, tmp_path: Path) -> None:
+    folder = make_task("set/a").parent
+    (folder / "docs" / "pictures").mkdir(parents=True)
+    (folder / "docs" / "pictures" / "one.png").touch()
+    (folder / "README.md").touch()
+    assert [task.id for task in read_tasks(folder)] == ["a"]
+    wrong = {
+        "gone": r"gone is a link to \S*nowhere, which is not there",
+        "group/file": r"group/file is a link to \S*nowhere, which is not there",
+        "round": "round is a link to a folder that it is in",
+        "twin": "twin is the same folder as the task a",
+        "no-toml": r"no-toml has no task\.toml and no task\.yaml",
+        "parts": r"parts has no task\.toml and no task\.yaml",
+        "broken": r"broken has no task\.toml",
+        "hollow": "hollow is empty",
+    }
+    (folder / "group").mkdir()
+    (folder / "hollow").mkdir()
+    for name in ("gone", "group/file"):
+        (folder / name).symlink_to(tmp_path / "nowhere")
+    (folder / "round").symlink_to(folder)
+    (folder / "twin").symlink_to(folder / "a")
+    for name in ("no-toml", "broken"):
+        (make_task(f"set/{name}") / "task.toml").unlink()
+    (folder / "broken" / "task.toml").symlink_to("nowhere")
+    for part in ("tests", "environment"):
+        (folder / "parts" / part).mkdir(parents=True)
+    said = problem(folder)
+    for each in wrong.values():
+        assert re.search(f"{each}.*; repair or remove it, or name it in skip", said), each
+    assert [task.id for task in read_tasks(folder, skip=list(wrong))] == ["a"]
+    assert [task.id for task in read_tasks(folder, only=["a"])] == ["a"]
 
 
 def test_a_digest_changes_with_any_file(make_task: MakeTask) -> None:
