@@ -14,6 +14,8 @@ from functools import cache
 from statistics import NormalDist, fmean, stdev
 
 LEVEL = 0.95
+UNIT = (0.0, 1.0)  # bounds of rewards, successes and other shares
+_ROUNDING = 1e-12  # of the bounds' distance, or of the largest value: less is no difference
 _SERIES_UP_TO = 200  # degrees of freedom; above, the expansion is exact to seven digits
 
 
@@ -50,13 +52,20 @@ def mean_of_tasks(
     Error Bars to Evals" (arXiv:2411.00640, equation 4), times √(G / (G − 1)) for small G, with
     Student's t in place of the normal's quantile.
 
-    Where all values are the same, s says nothing. If they all lie on a bound, the interval comes
-    from (1 − μ)^G ≥ α / 2, which any distribution between the bounds obeys: of a mean μ away
-    from the bound, G values on it are that improbable. Anywhere else there is no interval.
+    Of shares, the interval is that of log(x̄ / (1 − x̄)), whose error is s / (√G · x̄ (1 − x̄)):
+    near 0 and 1, the distribution of x̄ is too skewed for a symmetric interval (Korn & Graubard
+    1998, "Confidence intervals for proportions with small expected number of positive counts
+    estimated from survey data", Survey Methodology 24, section 2).
+
+    Where all values are the same but for rounding, s says nothing. If they all lie on a bound, the
+    interval comes from (1 − μ)^G ≥ α / 2, which any distribution between the bounds obeys: of a
+    mean μ away from the bound, G values on it are that improbable. Anywhere else there is no
+    interval.
 
     Args:
         values: One number per task: the mean over its rollouts, say.
-        bounds: Between which every possible value lies; the interval is cut to them.
+        bounds: Between which every possible value lies; the interval is cut to them. Values
+            between 0 and 1 are shares.
         level: Of confidence.
         left_out: Passed on.
     """
@@ -64,14 +73,25 @@ def mean_of_tasks(
     if count == 0:
         return Estimate(math.nan, None, None, 0, left_out)
     mean = fmean(values)
-    if all(value == values[0] for value in values):
-        low, high = _interval_of_equals(values[0], count, bounds, level)
-        return Estimate(values[0], low, high, count, left_out)
+    scale = max(map(abs, values)) if bounds is None else bounds[1] - bounds[0]
+    if max(values) - min(values) <= _ROUNDING * scale:
+        exact = (0.0, *(bounds or ()))
+        mean = next((each for each in exact if abs(mean - each) <= _ROUNDING * scale), values[0])
+        low, high = _interval_of_equals(mean, count, bounds, level)
+        return Estimate(mean, low, high, count, left_out)
     half = t_quantile((1 + level) / 2, count - 1) * stdev(values) / math.sqrt(count)
+    if bounds == UNIT and 0.0 < mean < 1.0:
+        reach = half / (mean * (1.0 - mean))
+        low, high = (_logistic(math.log(mean / (1.0 - mean)) + way) for way in (-reach, reach))
+        return Estimate(mean, low, high, count, left_out)
     low, high = mean - half, mean + half
     if bounds is not None:
         low, high = max(bounds[0], low), min(bounds[1], high)
     return Estimate(mean, low, high, count, left_out)
+
+
+def _logistic(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x)) if x > -700.0 else 0.0
 
 
 def _interval_of_equals(

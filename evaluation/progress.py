@@ -123,7 +123,7 @@ class Progress:
             return self._loading or "no rollout has finished yet"
         parts = [f"reward {tally.reward.mean:.3f}" if tally.reward.count else "reward –"]
         if tally.reward.count and tally.done > tally.reward.count:
-            parts.append(f"({tally.reward.total / tally.done:.3f} with not scored = 0)")
+            parts.append(f"({tally.reward.over(tally.done):.3f} with not scored = 0)")
         if tally.success.count:
             parts.append(f"success {tally.success.mean:.1%}")
         parts.append(f"{now.tokens / max(self.seconds, 1e-9):,.0f} tokens/s")

@@ -54,7 +54,7 @@ def interval(estimate: Estimate, *, percent: bool = False) -> str:
     """Return a mean with its interval, or that there is none."""
     if estimate.tasks == 0:
         return "–"
-    form = ".1%" if percent else ".3f"
+    form = "z.1%" if percent else "z.3f"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.mean:{form}} (no interval)"
     return f"{estimate.mean:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"

@@ -9,39 +9,37 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from typing import Any
 
-from vf.evaluation.estimators import (
-    Estimate,
-    mean_of_tasks,
-    pass_at_k,
-    pass_hat_k,
-)
+from vf.evaluation.estimators import UNIT, Estimate, mean_of_tasks, pass_at_k, pass_hat_k
 from vf.runtime.json_output import finite
 from vf.traces.branching import OFTEN, Branching
 from vf.traces.simulated_users import STOPPED, UserRecord, user_of
 from vf.traces.trace import Score, Trace
 
-UNIT = (0.0, 1.0)
 SOLVED = 1.0  # the outcome of a rollout that is a success
 
 
 @dataclass(slots=True)
 class _Sum:
-    """A sum and how many it is of."""
+    """A sum, without rounding, and how many it is of."""
 
-    total: float = 0.0
+    total: Fraction = Fraction(0)
     count: int = 0
     in_unit: bool = True  # whether every value is between 0 and 1
 
     def add(self, value: float) -> None:
-        self.total += value
+        self.total += Fraction(value)
         self.count += 1
         self.in_unit = self.in_unit and 0.0 <= value <= 1.0
 
     @property
     def mean(self) -> float:
-        return self.total / self.count
+        return self.over(self.count)
+
+    def over(self, count: int) -> float:
+        return float(self.total / count)
 
 
 @dataclass(slots=True)
@@ -284,10 +282,10 @@ class Tally:
     def _mean(self, what: Callable[[_TaskTally], _Sum], *, of_all: bool = False) -> Estimate:
         """Return a mean over tasks; of all rollouts, those that were not scored count as 0."""
         sums = [
-            (what(task).total, what(task).count + (task.unscored if of_all else 0))
+            (what(task), what(task).count + (task.unscored if of_all else 0))
             for task in self._by_task.values()
         ]
-        return mean_of_tasks([total / count for total, count in sums if count], bounds=UNIT)
+        return mean_of_tasks([each.over(count) for each, count in sums if count], bounds=UNIT)
 
     def _component(self, name: str) -> Estimate:
         """Return a component's mean. All but metrics are in [0, 1].

@@ -14,9 +14,10 @@ import pytest
 import vf
 from tests.evaluation.commands import call
 from vf.evaluation.compare import compare
-from vf.evaluation.estimators import mean_of_tasks, t_quantile
+from vf.evaluation.estimators import Estimate, mean_of_tasks, t_quantile
 from vf.evaluation.eval_config import slug
 from vf.evaluation.fingerprint import FORMAT
+from vf.evaluation.result_table import interval
 from vf.evaluation.results import mark
 from vf.traces.trace import Failure, Score
 
@@ -83,6 +84,17 @@ def test_pairing_covers_the_truth_and_is_shorter_than_two_separate_intervals() -
         shorter += paired.high - paired.mean < separate
     assert 0.93 <= hits / trials <= 0.97
     assert shorter / trials > 0.9
+
+
+def test_equal_rewards_do_not_differ_by_rounding(tmp_path: Path) -> None:
+    a: dict[str, list[float | None]] = {f"{n}": [0.1, 0.7, 0.1] for n in range(9)}
+    b: dict[str, list[float | None]] = {f"{n}": [0.1, 0.1, 0.7] for n in range(9)}
+    a["x"], b["x"] = [0.1, None, 0.1, 0.1], [0.1, 0.1]
+    (found,) = compare(write(tmp_path / "a", a), write(tmp_path / "b", b))
+    row = found.rows["reward"]
+    assert (str(row.difference.mean), row.difference.low, row.apart) == ("0.0", None, False)
+    assert interval(row.difference) == "0.000 (no interval)"
+    assert interval(Estimate(-1e-9, -1e-9, -1e-9, 9)) == "0.000 [0.000, 0.000]"
 
 
 def test_what_cannot_be_paired_is_left_out_and_said(tmp_path: Path) -> None:

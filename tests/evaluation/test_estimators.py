@@ -80,23 +80,33 @@ def test_the_interval_is_the_clustered_standard_error_of_the_rollouts() -> None:
     assert found.high - found.mean == pytest.approx(t_quantile(0.975, tasks - 1) * error)
 
 
-def coverage(tasks: int, rollouts: int, *, pooled: bool = False) -> float:
-    """Return how often the interval holds the truth, for tasks of Beta(1.5, 1.5) difficulty."""
+def coverage(
+    tasks: int, rollouts: int, *, truth: float = 0.5, spread: float = 3.0, pooled: bool = False
+) -> float:
+    """Return how often the interval holds the truth, for tasks of Beta-distributed difficulty."""
     rng, hits, trials = random.Random(7), 0, 3000
     for _ in range(trials):
         groups = []
         for _ in range(tasks):
-            p = rng.betavariate(1.5, 1.5)
+            p = rng.betavariate(spread * truth, spread * (1 - truth))
             groups.append([float(rng.random() < p) for _ in range(rollouts)])
         values = [v for g in groups for v in g] if pooled else [fmean(g) for g in groups]
         found = mean_of_tasks(values, bounds=(0.0, 1.0))
-        hits += found.low is not None and found.high is not None and found.low <= 0.5 <= found.high
+        hits += (
+            found.low is not None and found.high is not None and found.low <= truth <= found.high
+        )
     return hits / trials
 
 
 @pytest.mark.parametrize(("tasks", "rollouts"), [(12, 4), (40, 4), (40, 1)])
 def test_the_interval_covers_the_truth_in_95_of_100_evaluations(tasks: int, rollouts: int) -> None:
     assert 0.93 <= coverage(tasks, rollouts) <= 0.97
+
+
+@pytest.mark.parametrize("truth", [0.05, 0.1, 0.9, 0.95])
+@pytest.mark.parametrize("spread", [1.0, 3.0])
+def test_it_covers_the_truth_near_0_and_1_too(truth: float, spread: float) -> None:
+    assert coverage(20, 4, truth=truth, spread=spread) >= 0.93
 
 
 def test_rollouts_taken_for_independent_would_not_cover_it() -> None:
@@ -124,5 +134,23 @@ def test_one_task_and_none() -> None:
 
 
 def test_the_interval_is_cut_to_what_is_possible() -> None:
-    cut = mean_of_tasks([0.0, 0.0, 1.0], bounds=(0.0, 1.0))
-    assert (cut.low, cut.high) == (0.0, 1.0)
+    cut = mean_of_tasks([-1.0, -1.0, 1.0], bounds=(-1.0, 1.0))
+    assert (cut.low, cut.high) == (-1.0, 1.0)
+    share = mean_of_tasks([0.0, 0.0, 1.0], bounds=(0.0, 1.0))
+    assert share.low is not None
+    assert share.high is not None
+    assert 0.0 < share.low < 1 / 3 < share.high < 1.0
+    low = mean_of_tasks([0.0] * 9999 + [1e-9], bounds=(0.0, 1.0))
+    assert low.low == pytest.approx(0.0, abs=1e-9)
+    assert low.high == pytest.approx(0.0, abs=1e-9)
+
+
+def test_rounding_is_no_spread() -> None:
+    """0.3 and 0.1 + 0.2 are one reward."""
+    third = mean_of_tasks([0.3, 0.1 + 0.2, 0.3], bounds=(0.0, 1.0))
+    assert (third.mean, third.low, third.high) == (0.3, None, None)
+    difference = mean_of_tasks([0.0, 0.1 + 0.2 - 0.3, -1e-17], bounds=(-1.0, 1.0))
+    assert (str(difference.mean), difference.low) == ("0.0", None)
+    every = mean_of_tasks([1.0, 1.0 - 1e-16], bounds=(0.0, 1.0))
+    assert every.mean == every.high == 1.0
+    assert mean_of_tasks([3e-20, 1e-20]).low is not None  # a metric of another scale

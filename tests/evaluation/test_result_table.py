@@ -45,13 +45,13 @@ def test_no_number_and_no_name_is_cut(width: int, model: str) -> None:
     said = shown(width, "tiny", model)
     assert "…" not in said
     assert model in said.replace("\n", "")
-    assert said.count("0.375 [0.145, 0.605]") >= 2
-    assert said.count("37.5% [14.5%, 60.5%]") >= 2
+    assert said.count("0.375 [0.184, 0.615]") >= 2
+    assert said.count("37.5% [18.4%, 61.5%]") >= 2
     assert max(map(len, said.replace(model, "").splitlines())) <= width
 
 
 def test_below_120_columns_the_headline_numbers_stand_below_each_other() -> None:
-    assert "  reward     0.375 [0.145, 0.605]\n  success    37.5% [14.5%, 60.5%]" in shown(
+    assert "  reward     0.375 [0.184, 0.615]\n  success    37.5% [18.4%, 61.5%]" in shown(
         80, "tiny"
     )
     assert "┃ environment ┃ model ┃ reward " in shown(120, "tiny")
@@ -73,7 +73,8 @@ def test_a_comparison_shows_both_names_whole(width: int) -> None:
 def test_the_interval_of_a_share_never_leaves_0_to_1() -> None:
     components = summary().components
     answered, calls = components["metric/answered"], components["metric/calls"]
-    assert answered.high == 1.0
+    assert answered.high is not None
+    assert answered.high <= 1.0
     assert answered.low is not None
     assert 0.0 <= answered.low < answered.mean < 1.0
     assert calls.high is not None
