@@ -341,7 +341,7 @@ class RLTrainer:
         if (repeat := to_evaluate(self.folder, self.args, self.step_count)) is not None:
             self._finished = FinishedStep(progress, repeat)
         self.folder.rewind(self.step_count, evaluated=self._finished is None)
-        self.collector.restore(progress.queue)
+        self.collector.restore(progress.queue, self.step_count)
         self._clock.lap()  # nor does resuming count for the next step
         return self.step_count
 

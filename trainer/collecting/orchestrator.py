@@ -104,6 +104,7 @@ class Orchestrator:
         self._note = note
         self._places = Places(args.max_concurrent, args.eval_share)
         self._open: dict[int, StepRollouts] = {}
+        self._waiting: dict[int, Queue] = {}  # steps that were saved, and may not start yet
         self._live: dict[Activity, int] = {}  # with their step
         self._fetching: asyncio.Future[None] | None = None
 
@@ -116,8 +117,12 @@ class Orchestrator:
         """
         last = min(self._args.max_steps, version + 1 + self._ahead)
         for step in range(first, max(first, last) + 1):
-            if step not in self._open:
-                self._open[step] = self._step(step)
+            if step in self._open:
+                continue
+            self._open[step] = self._step(step)
+            if (saved := self._waiting.pop(step, None)) is not None:
+                self._open[step].restore(saved.steps[0], saved.traces)
+            else:
                 self._open[step].start()
         self._fetch_ahead()
 
@@ -229,10 +234,18 @@ class Orchestrator:
             state, traces = rollouts.state()
             queue.steps.append(state)
             queue.traces += traces
+        for saved in self._waiting.values():
+            queue.steps += saved.steps
+            queue.traces += saved.traces
         return queue
 
-    async def restore(self, queue: Queue) -> None:
+    async def restore(self, queue: Queue, version: int | None = None) -> None:
         """Replace what is under way by a saved queue, and resume it.
+
+        Args:
+            queue: What was saved.
+            version: Of the weights that are served. A step that may not start with these, because
+                ``ahead`` is less than it was, waits until :meth:`open`; None lets all start.
 
         Raises:
             ConfigError: It holds a task that the environment does not have.
@@ -241,6 +254,10 @@ class Orchestrator:
         self.mixture.load(queue.cursor)
         for state in queue.steps:
             step = int(state["step"])
+            if version is not None and step > version + 1 + self._ahead:
+                own = [each for each in queue.traces if each.origin and each.origin.step == step]
+                self._waiting[step] = Queue(queue.cursor, [state], own)
+                continue
             self._open[step] = self._step(step)
             self._open[step].restore(state, queue.traces)
 
@@ -264,6 +281,7 @@ class Orchestrator:
         for rollouts in self._open.values():
             await rollouts.stop()
         self._open.clear()
+        self._waiting.clear()
 
     def _step(self, step: int) -> StepRollouts:
         async def run(group: Group, seed: int, origin: Origin) -> Ended:

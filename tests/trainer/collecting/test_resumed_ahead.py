@@ -1,0 +1,46 @@
+"""A run that is resumed with another ``max_steps_off_policy``."""
+
+from __future__ import annotations
+
+import asyncio
+
+import vf
+from tests.trainer.collecting.test_step_rollouts import build, groups_of, mixed, run
+from vf.inference.model import Sampling
+from vf.traces.trace import Branch
+from vf.trainer.run.group import Group
+
+
+def test_steps_that_may_no_longer_run_so_far_ahead_wait() -> None:
+    """Their rollouts would be too old again, and be dropped once they were written."""
+
+    async def scene() -> tuple[list[vf.Trace], list[vf.Trace], list[list[Group]]]:
+        work = build(mixed, ahead=2, max_steps=3)
+        await work.open(1, version=0)
+        while len((queue := await work.queue()).traces) < 24:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        for trace in queue.traces:
+            trace.branches.append(Branch([7], [1], [-0.5], [0], [0]))
+        version, written = 0, list[vf.Trace]()
+
+        async def answer(prompt: str, sampling: Sampling) -> str:
+            sampled.append(version)
+            return await mixed(prompt, sampling)
+
+        sampled: list[int] = []
+        saved_twice = build(answer, ahead=0, max_steps=3)
+        await saved_twice.restore(queue, version)
+        again = build(answer, written, ahead=0, max_steps=3)
+        await again.restore(await saved_twice.queue(), version)
+        trained = []
+        for version in range(3):
+            await again.open(version + 1, version)
+            trained.append(await groups_of(again, version + 1))
+        assert sampled == [1] * 8 + [2] * 8, "only what was too old was asked for again, and once"
+        return queue.traces, written, trained
+
+    old, written, trained = run(scene())
+    kept = [trace for groups in trained for group in groups for trace in group.traces]
+    assert sorted(trace.id for trace in written) == sorted(trace.id for trace in kept)
+    assert [group.number for groups in trained for group in groups] == [0, 1, 2, 3, 4, 5]
+    assert [trace in old for trace in kept] == [True] * 8 + [False] * 16
