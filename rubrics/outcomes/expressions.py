@@ -16,7 +16,8 @@ from vf.rubrics.outcomes.extract import (
     stated_answers,
     wrong_answer,
 )
-from vf.rubrics.outcomes.markup import repeating, thousands, unwrapped
+from vf.rubrics.outcomes.hedges import hedges
+from vf.rubrics.outcomes.markup import plain, repeating, thousands, unwrapped
 from vf.runtime.errors import ConfigError, ScoringDied
 from vf.runtime.process_pool import run_in_process
 from vf.traces.trace import Trace
@@ -34,6 +35,8 @@ _SIGNS = r"(?:\\\$|\$|[¢£¤¥₠-⃀]|\\(?:euro|pounds|yen|textdollar|textster
 _CURRENCY = re.compile(
     rf"{_SIGNS}\s*(?=[-+]?[\d.])|(?<=\d)\s*(?:{_SIGNS}|(?:USD|EUR|GBP|dollars?|euros?)(?![a-zA-Z]))"
 )
+_RAISED = re.compile("[⁰¹²³⁴-⁹]+")  # x² as LaTeX has it
+_VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
 def math_equal(
@@ -54,7 +57,9 @@ def math_equal(
     several answers (``5 or 6``, ``x = 6 = 5``, ``5 \approx 6``), an equation between numbers
     (``3 = 5``), half a relation (``\geq 5``) and an answer with unbalanced braces are refused
     beforehand. So is one of which it reads only a part, as of ``6 \lor 5``: there is then a
-    number that may be replaced by another without a change of the answer's value.
+    number that may be replaced by another without a change of the answer's value. Numbers and
+    bounds in words, which it leaves out as units (``7 \text{ or six}``), are refused unless the
+    golden answer has them.
 
     Known ways to game it: restating the problem where the answer is an expression equal to it
     (``2^{10}`` for "compute 2^{10}"); there, use :func:`numeric`. Percentages equal both the
@@ -87,7 +92,11 @@ def math_equal(
             raise wrong_answer("math_equal", trace, "one expression that Math-Verify can read")
         stated = [_expression(text) for text in stated_answers(extract, trace)]
         refused = [form for form in (_CHAIN, _OPEN) if not form.search(golden)]
-        if any(text is None or any(form.search(text) for form in refused) for text in stated):
+        known = _in_words(golden)
+        if any(
+            text is None or any(form.search(text) for form in refused) or _in_words(text) - known
+            for text in stated
+        ):
             stated = []  # some are not one expression; the golden one is still read
         try:
             equal = await run_in_process(_all_equal, golden, stated, precision, timeout=timeout)
@@ -105,6 +114,8 @@ def _expression(text: str) -> str | None:
     """Return an answer as one expression; None if it is not one."""
     text = "".join("-" if unicodedata.category(c) == "Pd" or c in "−˗" else c for c in text)
     text = unwrapped(unwrapped(text).rstrip("."))
+    text = _RAISED.sub(lambda raised: f"^{{{unicodedata.normalize('NFKC', raised[0])}}}", text)
+    text = _VULGAR.sub(_as_latex, text)
     text = _CURRENCY.sub("", repeating(thousands(text))).strip()
     depth = 0
     for at, character in enumerate(text):
@@ -115,6 +126,17 @@ def _expression(text: str) -> str | None:
     if depth or not text or len(text) > _MAX_EXPRESSION or "$" in text or "\\boxed" in text:
         return None
     return text
+
+
+def _as_latex(fraction: re.Match[str]) -> str:
+    above, below = unicodedata.normalize("NFKC", fraction[0]).split("\N{FRACTION SLASH}")
+    return f"\\frac{{{above}}}{{{below}}}"
+
+
+def _in_words(text: str) -> set[str]:
+    """Return the numbers and bounds that an expression states in words, and numerals in signs."""
+    said = plain(text)
+    return hedges(said) - {"or"} | {c for c in said if unicodedata.category(c) in ("Nl", "No")}
 
 
 class _InProcess:

@@ -16,6 +16,7 @@ from vf.rubrics.outcomes.extract import (
     stated_answers,
     wrong_answer,
 )
+from vf.rubrics.outcomes.hedges import hedges
 from vf.rubrics.outcomes.markup import plain, repeating
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
@@ -66,8 +67,8 @@ def numeric(
     exponent (``5e3``, ``5 \times 10^3``), or a fraction such as ``3/4``. Its sign may be any dash,
     with spaces or a currency behind it (``–5``, ``- 5``, ``-$5``), or a word (``minus 5``). Words
     and units around it do not matter, but anything that changes its value makes it invalid: a
-    second number, ``5 million``, ``5½``, ``x - 5``, ``√5``, ``≥ 5``. Compared without rounding,
-    however large.
+    second number, in digits or in words, ``5 million``, ``5½``, ``x - 5``, ``√5``, ``≥ 5``, ``at
+    least 5``. Compared without rounding, however large.
 
     Range: 0 or 1.
 
@@ -119,6 +120,8 @@ def only_number(text: str) -> Fraction | None:
         return None
     text = repeating(plain(text))
     text = "".join(_plain(character) for character in text)
+    if hedges(text):
+        return None
     text = _FRACTION.sub(r"\1/\2", text)
     text = _POWER_OF_TEN.sub(lambda power: f"e{power[1] or power[2]}", text)
     text = _UNIT_POWER.sub(r" \1", _DEGREES.sub("°", text))

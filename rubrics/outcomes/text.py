@@ -22,6 +22,7 @@ from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ANOTHER = {"and", "or", "else", "otherwise", "alternatively"}  # "B or the last one"
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.IGNORECASE)
 
 
@@ -227,7 +228,7 @@ def _pick(text: str, labels: list[str]) -> str | None:
     words = "".join(c if c.isalnum() else " " for c in text).split()
     by_name = {label.casefold(): label for label in labels}
     first = by_name.get(words[0].casefold()) if words else None
-    if words[1:] and words[1].casefold() in ("and", "or"):  # "B or the last one"
+    if words[1:] and words[1].casefold() in _ANOTHER:
         return None
     others = {word for word in words[1:] if word in labels}
     if len(words) <= 4:  # "b or c": in so short an answer, small letters count too

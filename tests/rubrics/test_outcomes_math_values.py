@@ -69,6 +69,10 @@ def test_small_numbers_are_not_all_equal(stated: str, answer: Any) -> None:
         (r"50\%", r"5000\%", 0.0),
         ("12:00", "12:00", 1.0),
         ("12:00", "12:30", 0.0),
+        ("x²", "x^2", 1.0),
+        ("2x¹⁰", "2x^{10}", 1.0),
+        ("5½", "5.5", 1.0),
+        ("½", r"\frac{1}{2}", 1.0),
     ],
 )
 def test_decimals_are_compared_to_the_digits_that_count(
