@@ -359,7 +359,7 @@ class Environment:
         where = self._where
         for name in ("max_turns", "max_tokens", "timeout", "tool_timeout"):
             limit = getattr(self, name)
-            number = isinstance(limit, int | float)
+            number = isinstance(limit, int | float) and not isinstance(limit, bool)
             if limit is not None and not (number and limit > 0):
                 raise ConfigError(f"{where}: {name} must be positive, got {limit!r}")
         context_of(self.context, where)

@@ -10,7 +10,16 @@ from pydantic import BaseModel, Field
 
 from vf.inference.model import NEUTRAL, Model, Sampling, ToolStyle, own_sampling
 from vf.inference.models.scripted_model import Line, ScriptedModel
-from vf.inference.settings import STRICT, MinP, Positive, RepetitionPenalty, Seconds, TopK, TopP
+from vf.inference.settings import (
+    STRICT,
+    MinP,
+    Positive,
+    RepetitionPenalty,
+    Seconds,
+    TopK,
+    TopP,
+    real_numbers,
+)
 from vf.runtime.api_keys import KeyVariable, read_key
 from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked
@@ -31,6 +40,7 @@ class SamplingTable(BaseModel):
     """How a model that plays a part beside the policy samples; the defaults are the part's."""
 
     model_config = STRICT
+    _numbers = real_numbers()
 
     max_tokens: Positive = 512
     """Maximum tokens of one answer."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import math
+import re
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -17,6 +19,7 @@ from vf.environments.locate import Factory, find_in, is_environment, place_of
 from vf.runtime.errors import ConfigError, author_lines, did_you_mean
 
 ENTRY_POINT_GROUP = "vf.environments"
+_NUMBER = re.compile(r"\b(?:int|float)\b")
 _TABLE = f'[project.entry-points."{ENTRY_POINT_GROUP}"]'
 
 _registered: dict[str, str | Factory | AgentEnvironment] = {}
@@ -69,6 +72,23 @@ def registered() -> list[str]:
     return sorted({*_registered, *entry_points(group=ENTRY_POINT_GROUP).names})
 
 
+def _check_numbers(id: str, factory: Factory, kwargs: dict[str, Any]) -> None:
+    """Refuse true and false for a number, which Python takes for 1 and 0, and endless numbers.
+
+    Raises:
+        ConfigError: One was given.
+    """
+    for name, value in kwargs.items():
+        parameter = inspect.signature(factory).parameters.get(name)
+        wanted = "" if parameter is None else str(parameter.annotation)
+        if isinstance(value, bool) and _NUMBER.search(wanted) and "bool" not in wanted:
+            raise ConfigError(
+                f"environment {id!r}: {name} = {str(value).lower()}: must be a number"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"environment {id!r}: {name} = {value}: must be a finite number")
+
+
 def make(id: str, **kwargs: Any) -> Environment:
     """Make an environment by name.
 
@@ -111,6 +131,7 @@ def make(id: str, **kwargs: Any) -> Environment:
         raise ConfigError(
             f"environment {id!r}: {wrong}.{did_you_mean(unknown, parameters)} It takes: {takes}"
         ) from None
+    _check_numbers(id, factory, kwargs)
     try:
         environment = factory(**kwargs)
     except ConfigError as error:

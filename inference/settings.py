@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from vf.inference.model import ToolStyle
 from vf.runtime.api_keys import KeyVariable
@@ -28,19 +36,52 @@ RepetitionPenalty = Annotated[
 
 
 # A string below a field is its description, on the reference page too.
-STRICT = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
+STRICT = ConfigDict(
+    extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+)
+
+
+def real_numbers() -> Any:
+    """Return a validator, for a table's class, that refuses true and false where numbers belong.
+
+    Python takes them for 1 and 0, and pydantic does, too.
+    """
+
+    def refuse(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
+        kind = cls.model_fields[info.field_name or ""].annotation
+        given = next((each for each in _values(value) if isinstance(each, bool)), None)
+        if given is not None and _holds(kind, int, float) and not _holds(kind, bool, Any):
+            raise ValueError(f"must be a number, not {str(given).lower()}")
+        return value
+
+    return field_validator("*", mode="before")(classmethod(refuse))
 
 
 class Strict(BaseModel):
     """A table of settings in which an unknown key is an error."""
 
     model_config = STRICT
+    _numbers = real_numbers()
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """Yield a value, or those inside of lists; what tables hold is checked there."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _values(each)
+    else:
+        yield value
+
+
+def _holds(annotation: Any, *kinds: Any) -> bool:
+    return annotation in kinds or any(_holds(each, *kinds) for each in get_args(annotation))
 
 
 class EngineSettings(BaseModel):
     """What all engines have in common."""
 
     model_config = STRICT
+    _numbers = real_numbers()
 
     engine: str
     port: Annotated[int, Field(ge=0, le=LAST_PORT)] = 0

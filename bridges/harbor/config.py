@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
-from vf.inference.settings import STRICT, Strict
+from vf.inference.settings import STRICT, Strict, real_numbers
 
 SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 _SIZES = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}  # in MiB
@@ -80,6 +80,7 @@ class Networked(BaseModel):
     """What a phase, or a whole environment, may reach."""
 
     model_config = STRICT
+    _numbers = real_numbers()
 
     network_mode: Network | None = None
     """`no-network`, `public` or `allowlist`."""

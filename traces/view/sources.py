@@ -213,7 +213,7 @@ def _models_near(file: Path) -> dict[str, str]:
         run, evaluation = folder / "config.toml", folder / "config.json"
         try:
             if run.is_file():
-                model = tomllib.loads(run.read_text(encoding="utf-8")).get("model")
+                model = tomllib.loads(run.read_text(encoding="utf-8-sig")).get("model")
                 return {"": model} if isinstance(model, str) else {}
             if evaluation.is_file():
                 return dict(_named(json.loads(evaluation.read_text(encoding="utf-8"))))

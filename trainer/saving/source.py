@@ -128,7 +128,7 @@ def _settings(checkpoint: Path) -> dict[str, Any]:
         return {}
     try:
         # Not validated: a run of an older version, whose settings have changed since, exports too.
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
 

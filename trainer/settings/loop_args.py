@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from vf.inference.settings import STRICT, MinP, Positive, Seconds, TopK, TopP
+from vf.inference.settings import STRICT, MinP, Positive, Seconds, TopK, TopP, real_numbers
 
 Count = Annotated[int, Field(ge=0)]
 Outcome = Annotated[float, Field(ge=0, le=1)]
@@ -19,6 +19,7 @@ class LoopArgs(BaseModel):
     """Batches, staleness, signal, evaluation and checkpoints: a base of ``TrainerArgs``."""
 
     model_config = STRICT
+    _numbers = real_numbers()
 
     max_steps: Positive = 100
     """Training steps."""

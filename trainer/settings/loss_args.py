@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, Field, field_validator
 
-from vf.inference.settings import STRICT, Positive
+from vf.inference.settings import STRICT, Positive, real_numbers
 from vf.runtime.errors import did_you_mean
 from vf.trainer.settings.shared import NotNegative, Share
 
@@ -41,6 +41,7 @@ class LossArgs(BaseModel):
     """Loss, advantages, credit, KL and optimizer: the base of ``TrainerArgs``."""
 
     model_config = STRICT
+    _numbers = real_numbers()
 
     loss_fn: LossName = "importance_sampling"
     """Loss per token; see docs/losses.md."""

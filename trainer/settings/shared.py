@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from vf.inference.settings import STRICT, Positive
+from vf.inference.settings import STRICT, Positive, real_numbers
 
 Share = Annotated[float, Field(ge=0, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -19,6 +19,7 @@ class SharedArgs(BaseModel):
     """The part of ``[trainer.args]`` that means the same in every kind of run."""
 
     model_config = STRICT
+    _numbers = real_numbers()
 
     run_name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
     """Folder of the run; by default the TOML's name and a number."""
