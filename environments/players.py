@@ -16,6 +16,7 @@ from vf.inference.settings import (
     Positive,
     RepetitionPenalty,
     Seconds,
+    Temperature,
     TopK,
     TopP,
     real_numbers,
@@ -44,7 +45,7 @@ class SamplingTable(BaseModel):
 
     max_tokens: Positive = 512
     """Maximum tokens of one answer."""
-    temperature: Annotated[float, Field(ge=0)] = 1.0
+    temperature: Temperature = 1.0
     """Sampling temperature; 0 is greedy."""
     top_p: TopP = 1.0
     top_k: TopK = 0

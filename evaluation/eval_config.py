@@ -24,6 +24,7 @@ from vf.inference.settings import (
     RepetitionPenalty,
     Seconds,
     Strict,
+    Temperature,
     TopK,
     TopP,
 )
@@ -195,7 +196,7 @@ class EvalConfig(Strict):
     """Rollouts in flight."""
     max_tokens: Positive = 1024
     """Maximum tokens sampled in one turn."""
-    temperature: Annotated[float, Field(ge=0)] = 1.0
+    temperature: Temperature = 1.0
     """Sampling temperature; 0 is greedy."""
     top_p: TopP = 1.0
     top_k: TopK = 0

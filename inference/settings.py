@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -13,6 +14,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from vf.inference.model import ToolStyle
 from vf.runtime.api_keys import KeyVariable
@@ -20,8 +22,21 @@ from vf.runtime.api_keys import KeyVariable
 LAST_PORT = 65_535
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
+COLDEST = 1e-8  # a temperature near 0: logits divided by less may exceed float32
+
+
+def _is_temperature(value: float) -> float:
+    if 0.0 < value < COLDEST:
+        raise PydanticCustomError("temperature", f"must be 0 (greedy) or at least {COLDEST:g}")
+    return value
+
+
+# Ranges in which no arithmetic of a sampler overflows; a request is held to the same ones.
+Temperature = Annotated[
+    float, Field(ge=0, le=100, allow_inf_nan=False), AfterValidator(_is_temperature)
+]
 TopP = Annotated[float, Field(gt=0, le=1, description="Nucleus mass.")]
-TopK = Annotated[int, Field(ge=0, description="Likeliest tokens kept; 0 keeps all.")]
+TopK = Annotated[int, Field(ge=0, lt=2**31, description="Likeliest tokens kept; 0 keeps all.")]
 MinP = Annotated[
     float,
     Field(
@@ -31,7 +46,8 @@ MinP = Annotated[
     ),
 ]
 RepetitionPenalty = Annotated[
-    float, Field(gt=0, description="Divides the logits of tokens already in the context.")
+    float,
+    Field(ge=0.01, le=100, description="Divides the logits of tokens already in the context."),
 ]
 
 

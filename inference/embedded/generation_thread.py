@@ -104,9 +104,12 @@ class GenerationThread:
     def _run(self) -> None:
         try:
             while self._wait():
-                with self.scheduler.active():
-                    while self._step():
-                        pass
+                try:
+                    with self.scheduler.active():
+                        while self._step():
+                            pass
+                except Exception as error:
+                    self._recover(error)
         except BaseException as error:  # whatever it is, those who wait get it
             self._failure = error
             log.exception("the embedded engine's thread died")
@@ -116,6 +119,23 @@ class GenerationThread:
                 self._changed.notify_all()
                 requests = [*self._listeners]
             self._tell((request, self._death()) for request in requests)
+
+    def _recover(self, error: Exception) -> None:
+        """Fail the requests of a pass that raised, and continue if the model still computes.
+
+        Raises:
+            Exception: The same, if it does not.
+        """
+        log.exception("a pass of the embedded engine failed")
+        with self._changed:
+            requests = [request for request in self._listeners if request not in self._inbox]
+        failure = EngineError(f"a pass of the embedded engine failed: {error!r}")
+        self._tell((request, failure) for request in requests)
+        self.scheduler.abandon()
+        try:
+            self.scheduler.check()
+        except Exception:
+            raise error from None
 
     def _wait(self) -> bool:
         """Return when there is work, or with False when it is time to stop."""
@@ -134,7 +154,10 @@ class GenerationThread:
         """Run a pass, and return whether there is to be another at once."""
         while self._inbox:
             self.scheduler.add(self._inbox.popleft())
-        self._tell((news.request, news) for news in self.scheduler.step())
+        self._tell(
+            (news.request, EngineError(news.failure) if news.failure else news)
+            for news in self.scheduler.step()
+        )
         return not self._stopping and self._wanted()
 
     def _tell(self, outcomes: Iterable[tuple[Request, Outcome]]) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vf.inference.model import Sampling
+from vf.inference.settings import MinP, RepetitionPenalty, Temperature, TopP
 from vf.runtime.seeding import derive_seed
 
 NonEmpty = Annotated[str, Field(min_length=1)]
@@ -21,12 +22,12 @@ class SamplingFields(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: str
-    temperature: float = Field(1.0, ge=0.0, le=100.0)
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
-    top_k: int = Field(0, ge=-1)
-    min_p: float = Field(0.0, ge=0.0, le=1.0)
-    repetition_penalty: float = Field(1.0, gt=0.0)
-    seed: int | None = None
+    temperature: Temperature = 1.0
+    top_p: TopP = 1.0
+    top_k: int = Field(0, ge=-1, lt=2**31)
+    min_p: MinP = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     n: int = Field(1, ge=1, le=128)
     stream: bool = False
     stop: NonEmpty | list[NonEmpty] | None = None

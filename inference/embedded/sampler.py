@@ -49,7 +49,7 @@ class Stream:
 
 def sample(
     logits: torch.Tensor, streams: Sequence[Stream], version: int, *, deterministic: bool = False
-) -> None:
+) -> list[int]:
     """Draw the next token of every stream, and append it there.
 
     A temperature of 0 stands for greedy choice, and gets the logprobs of temperature 1.
@@ -60,8 +60,17 @@ def sample(
         version: Of the weights that made the logits.
         deterministic: Whether log-probabilities have the trainer's bits: they are logits minus
             their log-sum-exp then, over the support; and no stream may have a penalty.
+
+    Returns:
+        The rows that have no token to draw: their probabilities are not finite. What is appended to
+        their streams is worthless.
     """
     probs = distributions(logits.float(), streams)
+    drawable = probs.sum(-1).isfinite()
+    failed: list[int] = []
+    if not bool(drawable.all()):
+        failed = (~drawable).nonzero()[:, 0].tolist()
+        probs = torch.where(drawable[:, None], probs, 1.0)
     uniform = torch.tensor([stream.rng.random() for stream in streams], dtype=torch.float64)
     drawn = draw(probs, uniform.to(probs.device))
     filtered = [row for row, stream in enumerate(streams) if stream.sampling.filtered]
@@ -85,6 +94,7 @@ def sample(
     if kept is not None:
         for row, support in zip(filtered, supports(kept), strict=True):
             streams[row].supports.append(support)
+    return failed
 
 
 def supports(kept: torch.Tensor) -> list[list[int]]:

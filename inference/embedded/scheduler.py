@@ -31,6 +31,10 @@ CHECKED = 8  # tokens that a model is checked with
 # Relative differences of logits that rounding explains.
 TOLERANCE = {torch.float32: 0.01, torch.float64: 1e-6}
 LOW_PRECISION = 0.1
+NO_TOKEN = (
+    "no token can be sampled: the probabilities are not finite. Either the model's logits are not, "
+    "or the request's temperature or repetition_penalty is too extreme"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,11 +66,13 @@ class News:
         request: Which.
         count: Its tokens so far.
         reason: Why it ended; None if it has not.
+        failure: Why it failed, which has ended it; empty if it has not.
     """
 
     request: Request
     count: int
     reason: Reason | None
+    failure: str = ""
 
 
 class Scheduler:
@@ -112,7 +118,7 @@ class Scheduler:
                 'set bf16 = false and hide the GPUs, or set inference.engine = "vllm"'
             )
         self._lora = LoraLayers(model)
-        self._max_seq_len = max_seq_len
+        self._max_seq_len, self._max_requests = max_seq_len, max_requests
         self._contexts = Contexts(max_requests, max_seq_len)
         self._cache = KeyValueCache(max_requests, self._contexts.slot)
         places = max_requests * self._contexts.slot
@@ -174,10 +180,39 @@ class Scheduler:
                 ready.append(request)
         if not ready:
             return []
-        streams = [request.stream for request in ready]
-        sample(logits, streams, self.version, deterministic=self._deterministic)
-        self.sampled += len(ready)
-        return [news for request in ready if (news := self._follow(request)) is not None]
+        failures = self._sample(logits, [request.stream for request in ready])
+        self.sampled += len(ready) - len(failures)
+        news = []
+        for row, request in enumerate(ready):
+            if row in failures:
+                self._end(request)
+                news.append(News(request, 0, None, failures[row]))
+            elif (own := self._follow(request)) is not None:
+                news.append(own)
+        return news
+
+    def _sample(self, logits: torch.Tensor, streams: list[Stream]) -> dict[int, str]:
+        """Sample a token for each stream; return which rows failed, and why.
+
+        What one request's parameters raise is no other request's failure.
+        """
+        try:
+            failed = sample(logits, streams, self.version, deterministic=self._deterministic)
+        except Exception as error:
+            if len(streams) == 1:
+                return {0: f"no token can be sampled: {type(error).__name__}: {error}"}
+            failures = {}
+            for row, stream in enumerate(streams):
+                if why := self._sample(logits[row : row + 1], [stream]):
+                    failures[row] = why[0]
+            return failures
+        return dict.fromkeys(failed, NO_TOKEN)
+
+    def abandon(self) -> None:
+        """Drop all requests, and whatever a pass that raised has left of their contexts."""
+        self._running.clear()
+        self._waiting.clear()
+        self._contexts = Contexts(self._max_requests, self._max_seq_len)
 
     def check(self) -> None:
         """Compare the logits of a short sequence with the model's own, and make the cache.

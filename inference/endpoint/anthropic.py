@@ -24,6 +24,7 @@ from vf.inference.endpoint.reading import (
     text_of,
 )
 from vf.inference.model import Reply
+from vf.inference.settings import Temperature, TopK, TopP
 from vf.traces.messages import Message
 
 _Stop = Annotated[str, Field(min_length=1)]
@@ -52,9 +53,9 @@ class _Request(BaseModel):
     tools: list[Any] | None = None
     tool_choice: dict[str, Any] | None = None
     stop_sequences: list[_Stop] | None = Field(None, max_length=MOST_STOPS)
-    temperature: float | None = Field(None, ge=0, le=1)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0)
+    temperature: Temperature | None = Field(None, le=1)
+    top_p: TopP | None = None
+    top_k: TopK | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     stream: bool = False

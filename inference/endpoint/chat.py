@@ -12,6 +12,7 @@ from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.endpoint.reading import EXACT, openai_error, parse, settled
 from vf.inference.endpoint.stored import ReadBefore, Stored
 from vf.inference.model import Reply
+from vf.inference.settings import MinP, RepetitionPenalty, Temperature, TopP
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
@@ -74,11 +75,11 @@ class _Request(BaseModel):
     stop: str | list[str] | None = None
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0.0, le=2.0)
-    top_p: float | None = Field(None, gt=0.0, le=1.0)
-    top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = Field(None, ge=0.0, le=1.0)
-    repetition_penalty: float | None = Field(None, gt=0.0)
+    temperature: Temperature | None = Field(None, le=2.0)
+    top_p: TopP | None = None
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None

@@ -29,6 +29,7 @@ from vf.inference.endpoint.response_items import (
     stored_messages,
 )
 from vf.inference.endpoint.response_tools import tool_choice_of, tools_of
+from vf.inference.settings import Temperature, TopP
 from vf.traces.messages import Message
 
 _CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -64,8 +65,8 @@ class _Request(BaseModel):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
+    temperature: Temperature | None = Field(None, le=2)
+    top_p: TopP | None = None
     text: _Text | None = None
     reasoning: _Reasoning | None = None
     include: list[str] | None = None

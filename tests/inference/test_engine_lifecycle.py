@@ -215,6 +215,54 @@ def test_a_dying_engine_fails_pending_and_later_requests_and_names_the_cause() -
             engine.publish(1)
 
 
+HOSTILE = {
+    "a temperature whose quotient overflows": Sampling(8, temperature=1e-40),
+    "a penalty whose quotient overflows": Sampling(8, repetition_penalty=1e-40),
+    "a temperature that is no number": Sampling(8, temperature=float("nan")),
+    "more tokens than an int64 counts": Sampling(8, top_k=2**63),
+    "no text": Sampling(8, min_p="much"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_a_row_that_cannot_be_sampled_fails_its_own_request_only(
+    engine: EmbeddedEngine, hostile: Sampling
+) -> None:
+    honest = Sampling(40, seed=5)
+    (alone,) = generate_all(engine, [(PROMPT, honest)], NEVER)
+
+    async def main() -> None:
+        beside, failure = await asyncio.gather(
+            engine.generate(PROMPT, honest, NEVER),
+            engine.generate(PROMPT, hostile, NEVER),
+            return_exceptions=True,
+        )
+        assert isinstance(beside, Completion)
+        assert beside.token_ids == alone.token_ids
+        assert isinstance(failure, EngineError)
+        assert "no token can be sampled" in str(failure)
+
+    run(main())
+    engine.check()
+    assert generate_all(engine, [(PROMPT, honest)], NEVER)[0].token_ids == alone.token_ids
+
+
+def test_a_pass_that_raised_once_fails_its_requests_and_the_engine_continues() -> None:
+    with running_engine(load_model()) as engine:
+        mlp = engine.model.get_submodule("model.layers.1.mlp")
+
+        def fail_once(*args: Any, **kwargs: Any) -> None:
+            mlp.forward = type(mlp).forward.__get__(mlp)
+            raise MemoryError("for this pass")
+
+        (before,) = generate_all(engine, [(PROMPT, Sampling(8, seed=3))], NEVER)
+        mlp.forward = fail_once
+        with pytest.raises(EngineError, match="for this pass"):
+            generate_all(engine, [(PROMPT, LONG)], NEVER)
+        (after,) = generate_all(engine, [(PROMPT, Sampling(8, seed=3))], NEVER)
+        assert after.token_ids == before.token_ids
+
+
 def test_an_engine_that_dies_while_a_pause_is_asked_for_does_not_hang() -> None:
     with running_engine(load_model()) as engine:
         gate: list[int] = []

@@ -22,6 +22,7 @@ from vf.inference.settings import (
     Positive,
     Seconds,
     Strict,
+    Temperature,
     TopK,
     TopP,
     VllmSettings,
@@ -61,7 +62,7 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     """Maximum tokens sampled in one turn."""
     max_prompt_len: Positive = 1024
     """Maximum tokens in a task's first prompt."""
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[Temperature, Field(gt=0)] = 1.0
     """Sampling temperature."""
     top_p: TopP = 1.0
     top_k: TopK = 0

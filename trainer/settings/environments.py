@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from vf.environments.registry import label
-from vf.inference.settings import MinP, Positive, Strict, TopK, TopP
+from vf.inference.settings import MinP, Positive, Strict, Temperature, TopK, TopP
 from vf.trainer.settings.loop_args import Count, Outcome
 from vf.trainer.settings.loss_args import AdvantageKind
 from vf.trainer.settings.shared import Share, SharedArgs
@@ -47,7 +47,7 @@ class EnvConfig(Strict):
     """Tokens in a task's first prompt at most."""
     max_seq_len: Positive | None = None
     """Maximum tokens in one context; at most the run's."""
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    temperature: Annotated[Temperature, Field(gt=0)] | None = None
     """Sampling temperature."""
     top_p: TopP | None = None
     """Nucleus mass."""
@@ -81,7 +81,7 @@ class EnvConfig(Strict):
     """Held-out tasks in an evaluation."""
     eval_rollouts_per_example: Positive | None = None
     """Rollouts of one held-out task in an evaluation."""
-    eval_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    eval_temperature: Temperature | None = None
     """Sampling temperature of evaluations; 0 is greedy."""
     eval_max_tokens: Positive | None = None
     """Tokens sampled in one turn of an evaluation at most."""

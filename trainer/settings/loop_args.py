@@ -9,7 +9,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from vf.inference.settings import STRICT, MinP, Positive, Seconds, TopK, TopP, real_numbers
+from vf.inference.settings import (
+    STRICT,
+    MinP,
+    Positive,
+    Seconds,
+    Temperature,
+    TopK,
+    TopP,
+    real_numbers,
+)
 
 Count = Annotated[int, Field(ge=0)]
 Outcome = Annotated[float, Field(ge=0, le=1)]
@@ -75,7 +84,7 @@ class LoopArgs(BaseModel):
     """Held-out tasks in an evaluation."""
     eval_rollouts_per_example: Positive = 1
     """Rollouts of one held-out task in an evaluation; with more than one, pass@k is estimated."""
-    eval_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    eval_temperature: Temperature | None = None
     """Sampling temperature of evaluations; 0 is greedy. By default `temperature`."""
     eval_top_p: TopP | None = None
     """Nucleus mass in evaluations; by default `top_p`."""

@@ -71,6 +71,7 @@ def test_bad_input_gets_the_dialects_own_error(path: str) -> None:
                 (400, {}),
                 (400, good | {"no_such_field": 1}),
                 (400, good | {"temperature": "hot"}),
+                (400, good | {"temperature": 1e-300}),
                 (400, with_part(path, IMAGES[path])),
                 (400, with_part(path, long | {"text": "Tea and much more. " * 550_000})),
                 (404, good | {"model": "gpt-5"}),
