@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -30,31 +31,31 @@ from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.requests import ChatRequest, CompletionRequest, SamplingFields
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import HIDES_TOOLS, shows_tools
+from vf.inference.request_limits import most_bytes, off_loop
 from vf.runtime.errors import ConfigError, EngineError
+from vf.runtime.http_door import Door, Refused
 from vf.traces.messages import Message
 
 R = TypeVar("R", bound=SamplingFields)
 
 
-class Refused(Exception):
-    """The request is wrong, and the text says how."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
+CHARACTERS = 16  # of a token: several times as many as in any language
 
 
-def build_app(engine: EmbeddedEngine, renderer: Renderer, model: str) -> Starlette:
-    """Return the ASGI app that serves ``engine`` under the name ``model``."""
+def build_app(
+    engine: EmbeddedEngine, renderer: Renderer, model: str, host: str = "127.0.0.1"
+) -> Starlette:
+    """Return the ASGI app that serves ``engine`` under the name ``model`` on ``host``."""
     server = _Server(engine, renderer, model)
     return Starlette(
+        middleware=[Middleware(Door, host=host, most=most_bytes(engine.max_seq_len))],
         routes=[
             Route("/health", server.health),
             Route("/metrics", server.metrics),
             Route("/v1/models", server.models),
             Route("/v1/completions", server.guard(server.completions), methods=["POST"]),
             Route("/v1/chat/completions", server.guard(server.chat), methods=["POST"]),
-        ]
+        ],
     )
 
 
@@ -103,12 +104,8 @@ class _Server:
         return guarded
 
     async def completions(self, request: Request) -> Response:
-        body = self._parse(CompletionRequest, await request.body())
-        prompt = body.prompt
-        prompt_ids = (
-            list(self.renderer.tokenizer.encode(prompt)) if isinstance(prompt, str) else prompt
-        )
-        job = self._job(body, prompt_ids, body.max_tokens, body.max_tokens)
+        raw = await request.body()
+        body, job = await off_loop(len(raw), lambda: self._completion(raw))
         head = self._head("cmpl", "text_completion")
         if body.stream:
             return _stream(completion_chunks(job, body, head))
@@ -117,16 +114,8 @@ class _Server:
         return JSONResponse({**head, "choices": choices, "usage": usage(job, answers)})
 
     async def chat(self, request: Request) -> Response:
-        body = self._parse(ChatRequest, await request.body())
-        tools = [] if body.tool_choice == "none" else body.tools or []
-        try:
-            if tools and self._hides_tools:
-                raise Refused(f"tools: {HIDES_TOOLS}")
-            messages = [Message.from_openai(raw) for raw in body.messages]
-            prompt_ids = self.renderer.prompt(messages, tools)
-        except (ConfigError, AttributeError, KeyError, TypeError) as error:
-            raise Refused(f"messages: {error}") from error
-        job = self._job(body, prompt_ids, 1, body.max_completion_tokens or body.max_tokens)
+        raw = await request.body()
+        body, job = await off_loop(len(raw), lambda: self._chat(raw))
         if body.stream:
             head = self._head("chatcmpl", "chat.completion.chunk")
             return _stream(chat_chunks(job, body, head))
@@ -134,6 +123,40 @@ class _Server:
         choices = [chat_choice(job, body, i, answer) for i, answer in enumerate(answers)]
         head = self._head("chatcmpl", "chat.completion")
         return JSONResponse({**head, "choices": choices, "usage": usage(job, answers)})
+
+    def _completion(self, raw: bytes) -> tuple[CompletionRequest, Job]:
+        body = self._parse(CompletionRequest, raw)
+        prompt = body.prompt
+        if isinstance(prompt, str):
+            self._check_length([prompt])
+            prompt = list(self.renderer.tokenizer.encode(prompt))
+        return body, self._job(body, prompt, body.max_tokens, body.max_tokens)
+
+    def _chat(self, raw: bytes) -> tuple[ChatRequest, Job]:
+        body = self._parse(ChatRequest, raw)
+        tools = [] if body.tool_choice == "none" else body.tools or []
+        try:
+            if tools and self._hides_tools:
+                raise Refused(f"tools: {HIDES_TOOLS}", 400)
+            messages = [Message.from_openai(message) for message in body.messages]
+            self._check_length([message.content for message in messages])
+            prompt_ids = self.renderer.prompt(messages, tools)
+        except (ConfigError, AttributeError, KeyError, TypeError) as error:
+            raise Refused(f"messages: {error}", 400) from error
+        most = body.max_completion_tokens or body.max_tokens
+        return body, self._job(body, prompt_ids, 1, most)
+
+    def _check_length(self, texts: list[str]) -> None:
+        """Refuse texts that are many times longer than the context, before all is tokenized."""
+        context = self.engine.max_seq_len
+        if sum(map(len, texts)) > CHARACTERS * context:
+            least = self.renderer.at_least(texts, context)
+            if least > context:
+                raise Refused(
+                    f"the prompt has more than {least} tokens, but this model's maximum context "
+                    f"length is {context} tokens",
+                    400,
+                )
 
     @cached_property
     def _hides_tools(self) -> bool:
@@ -146,7 +169,7 @@ class _Server:
             problems = "; ".join(
                 f"{'.'.join(map(str, p['loc'])) or 'body'}: {p['msg']}" for p in error.errors()
             )
-            raise Refused(problems) from error
+            raise Refused(problems, 400) from error
         if body.model != self.model:
             raise Refused(f"model {body.model!r} is not served here; this is {self.model!r}", 404)
         return body
@@ -165,14 +188,15 @@ class _Server:
         """
         vocabulary = self.engine.model.config.get_text_config().vocab_size
         if not prompt_ids:
-            raise Refused("prompt: it is empty")
+            raise Refused("prompt: it is empty", 400)
         if not all(0 <= token < vocabulary for token in prompt_ids):
-            raise Refused(f"prompt: token ids must be in [0, {vocabulary})")
+            raise Refused(f"prompt: token ids must be in [0, {vocabulary})", 400)
         room = self.engine.max_seq_len - len(prompt_ids)
         if room < least:
             raise Refused(
                 f"the prompt has {len(prompt_ids)} tokens and the answer may have {least}, but "
-                f"this model's maximum context length is {self.engine.max_seq_len} tokens"
+                f"this model's maximum context length is {self.engine.max_seq_len} tokens",
+                400,
             )
         stops = body.stop_token_ids or self.renderer.stop_token_ids
         return Job(self.engine, self.renderer, body, prompt_ids, min(most or room, room), stops)

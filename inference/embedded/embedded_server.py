@@ -60,7 +60,7 @@ class EmbeddedServer:
             deterministic=deterministic,
             record_experts=record_experts,
         )
-        app = build_app(self.engine, renderer, model)
+        app = build_app(self.engine, renderer, model, settings.host)
         self._server = ServerThread(app, settings.port, settings.host, address)
 
     @property

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vf.inference.model import Sampling
+from vf.inference.request_limits import MOST_MESSAGES, MOST_STOP_IDS, MOST_STOPS, MOST_TOOLS
 from vf.inference.settings import MinP, RepetitionPenalty, Temperature, TopP
 from vf.runtime.seeding import derive_seed
 
@@ -30,8 +31,8 @@ class SamplingFields(BaseModel):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     n: int = Field(1, ge=1, le=128)
     stream: bool = False
-    stop: NonEmpty | list[NonEmpty] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: NonEmpty | Annotated[list[NonEmpty], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: list[int] | None = Field(None, max_length=MOST_STOP_IDS)
     include_stop_str_in_output: bool = False
     logprobs: int | None = None
     return_token_ids: bool = False
@@ -88,8 +89,8 @@ class StreamOptions(BaseModel):
 class ChatRequest(SamplingFields):
     """``POST /v1/chat/completions``."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    tools: list[dict[str, Any]] | None = None
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MOST_MESSAGES)
+    tools: list[dict[str, Any]] | None = Field(None, max_length=MOST_TOOLS)
     tool_choice: Literal["auto", "none"] | None = None
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)

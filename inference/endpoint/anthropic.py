@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from vf.inference.endpoint.anthropic_blocks import TEXT, blocks_of, in_deltas, messages_of
-from vf.inference.endpoint.chat import MOST_STOPS
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.endpoint.reading import (
     EXACT,
@@ -24,6 +23,7 @@ from vf.inference.endpoint.reading import (
     text_of,
 )
 from vf.inference.model import Reply
+from vf.inference.request_limits import MOST_MESSAGES, MOST_PARTS, MOST_STOPS, MOST_TOOLS
 from vf.inference.settings import Temperature, TopK, TopP
 from vf.traces.messages import Message
 
@@ -48,9 +48,9 @@ class _Request(BaseModel):
 
     model: str
     max_tokens: int = Field(ge=1)
-    messages: list[Any] = Field(min_length=1)
-    system: str | list[Any] | None = None
-    tools: list[Any] | None = None
+    messages: list[Any] = Field(min_length=1, max_length=MOST_MESSAGES)
+    system: str | Annotated[list[Any], Field(max_length=MOST_PARTS)] | None = None
+    tools: list[Any] | None = Field(None, max_length=MOST_TOOLS)
     tool_choice: dict[str, Any] | None = None
     stop_sequences: list[_Stop] | None = Field(None, max_length=MOST_STOPS)
     temperature: Temperature | None = Field(None, le=1)
@@ -91,7 +91,7 @@ class Anthropic:
         messages: list[Message] = []
         if request.system:
             messages.append(Message("system", text_of(request.system, "system", TEXT)))
-        for where, raw in entries(request.messages, "messages"):
+        for where, raw in entries(request.messages, "messages", MOST_MESSAGES):
             messages += messages_of(raw, where)
         if messages[-1].role == "assistant":
             raise Refusal(

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from vf.inference.endpoint.dialect import Refusal
+from vf.inference.endpoint.dialect import TOO_LONG, Refusal
+from vf.inference.request_limits import MOST_BYTES, most_bytes
 
-MOST_BYTES = 32 * 2**20  # of a body: some eight million tokens
-MOST_AT_ONCE = 2 * MOST_BYTES  # of all of a rollout's that wait for an answer; parsed, it is more
+MOST_AT_ONCE = 4 * MOST_BYTES  # of all of a rollout's that wait for an answer; parsed, it is more
 
 
 class Bodies:
@@ -25,13 +25,22 @@ class Bodies:
         self._held: Counter[str] = Counter()  # bytes, by rollout
 
     @asynccontextmanager
-    async def read(self, request: web.Request, rollout: str) -> AsyncIterator[bytes]:
+    async def read(
+        self, request: web.Request, rollout: str, context: int | None
+    ) -> AsyncIterator[bytes]:
         """Read a body, which counts until the end of the block.
+
+        Args:
+            request: Whose body.
+            rollout: Whose request.
+            context: How many tokens the model's context holds; None if that is not known.
 
         Raises:
             Refusal: It is too large, or there is too much at once.
         """
-        announced = request.content_length
+        announced, most = request.content_length, most_bytes(context)
+        if announced is not None and announced > most:
+            raise _too_large(most, context)
         size = min(MOST_BYTES if announced is None else announced, MOST_BYTES)
         if self._held[rollout] + size > MOST_AT_ONCE:
             text = f"the bodies of this rollout's requests have more than {MOST_AT_ONCE:,} bytes"
@@ -41,10 +50,23 @@ class Bodies:
             raw = await request.read()
             self._held[rollout] += len(raw) - size
             size = len(raw)
+            if size > most:
+                raise _too_large(most, context)
             yield raw
         except web.HTTPRequestEntityTooLarge:
-            raise Refusal(f"the body is larger than {MOST_BYTES:,} bytes", 413) from None
+            raise _too_large(most, context) from None
         finally:
             self._held[rollout] -= size
             if not self._held[rollout]:
                 del self._held[rollout]
+
+
+def _too_large(most: int, context: int | None) -> Refusal:
+    if context is None or most == MOST_BYTES:
+        return Refusal(f"the body is larger than {most:,} bytes", 413)
+    return Refusal(
+        f"This model's maximum context length is {context} tokens, and a body of more than "
+        f"{most:,} bytes cannot fit. Please reduce the length of the messages.",
+        code=TOO_LONG,
+        param="messages",
+    )

@@ -9,15 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
-from vf.inference.endpoint.reading import EXACT, openai_error, parse, settled
+from vf.inference.endpoint.reading import EXACT, check_count, openai_error, parse, settled
 from vf.inference.endpoint.stored import ReadBefore, Stored
 from vf.inference.model import Reply
+from vf.inference.request_limits import MOST_MESSAGES, MOST_STOPS, MOST_TOOLS
 from vf.inference.settings import MinP, RepetitionPenalty, Temperature, TopP
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
 MOST_ANSWERS = 128  # of one request, as OpenAI has it
-MOST_STOPS = 16
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 _OPTIONS = (
@@ -67,8 +67,8 @@ class _Request(BaseModel):
     model_config = EXACT
 
     model: str
-    messages: list[Any] = Field(min_length=1)
-    tools: list[dict[str, Any]] | None = None
+    messages: list[Any] = Field(min_length=1, max_length=MOST_MESSAGES)
+    tools: list[dict[str, Any]] | None = Field(None, max_length=MOST_TOOLS)
     n: int | None = Field(None, ge=1, le=MOST_ANSWERS)
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
@@ -179,6 +179,9 @@ def read_messages(raw: Sequence[Any], before: ReadBefore) -> list[Message]:
     """
     messages = before.recall(raw)
     for place, entry in enumerate(raw[len(messages) :], len(messages)):
+        for name in ("content", "tool_calls"):
+            if isinstance(entry, dict) and isinstance(entry.get(name), list):
+                check_count(entry[name], f"messages[{place}].{name}")
         try:
             messages.append(_read_message(entry))
         except (ConfigError, TypeError, AttributeError) as error:

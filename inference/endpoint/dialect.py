@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from vf.inference.model import Reply
 from vf.traces.messages import Message
 
+TOO_LONG = "context_length_exceeded"  # OpenAI's code
 _MOST_QUOTED = 2000  # characters
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
 from vf.inference.endpoint.dialect import Refusal
+from vf.inference.request_limits import MOST_PARTS
 from vf.traces.messages import Message, ToolCall
 
 _CODES = {
@@ -48,14 +49,15 @@ def _place(loc: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in loc if part != "str" and "[" not in str(part))
 
 
-def entries(raw: Any, where: str) -> list[tuple[str, dict[str, Any]]]:
+def entries(raw: Any, where: str, most: int = MOST_PARTS) -> list[tuple[str, dict[str, Any]]]:
     """Return a list's objects, each with its place.
 
     Raises:
-        Refusal: It is not a list of objects.
+        Refusal: It is not a list of objects, or has more than ``most``.
     """
     if not isinstance(raw, list):
         raise Refusal(f"{where} must be a list, got {_kind(raw)}", param=where)
+    check_count(raw, where, most)
     found = []
     for index, entry in enumerate(raw):
         place = f"{where}[{index}]"
@@ -63,6 +65,12 @@ def entries(raw: Any, where: str) -> list[tuple[str, dict[str, Any]]]:
             raise Refusal(f"{place} must be an object, got {_kind(entry)}", param=place)
         found.append((place, entry))
     return found
+
+
+def check_count(raw: Sequence[Any], where: str, most: int = MOST_PARTS) -> None:
+    """Raise Refusal if a list has more than ``most`` entries."""
+    if len(raw) > most:
+        raise Refusal(f"{where} has {len(raw):,} entries; at most {most:,} are read", param=where)
 
 
 def string(raw: Mapping[str, Any], name: str, where: str) -> str:

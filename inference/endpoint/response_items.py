@@ -16,6 +16,7 @@ from vf.inference.endpoint.dialect import Refusal
 from vf.inference.endpoint.reading import entries, string, text_of
 from vf.inference.endpoint.response_tools import call_item, call_of
 from vf.inference.model import Reply
+from vf.inference.request_limits import MOST_MESSAGES
 from vf.traces.messages import Message
 
 _PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
@@ -62,7 +63,7 @@ def messages_of(items: Sequence[Any], stored: Mapping[str, Sequence[Message]]) -
         Refusal: One is ill-formed, or of a kind that is not supported.
     """
     reading = _Reading([])
-    for where, item in entries(items, "input"):
+    for where, item in entries(items, "input", MOST_MESSAGES):
         if item.get("type") == "item_reference":
             item = _referred(string(item, "id", where), where, stored)
         reading.take(item, where)

@@ -29,6 +29,7 @@ from vf.inference.endpoint.response_items import (
     stored_messages,
 )
 from vf.inference.endpoint.response_tools import tool_choice_of, tools_of
+from vf.inference.request_limits import MOST_TOOLS
 from vf.inference.settings import Temperature, TopP
 from vf.traces.messages import Message
 
@@ -61,7 +62,7 @@ class _Request(BaseModel):
     input: str | list[Any] = Field(min_length=1)
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[Any] | None = None
+    tools: list[Any] | None = Field(None, max_length=MOST_TOOLS)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: int | None = Field(None, ge=1)

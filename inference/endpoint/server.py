@@ -19,10 +19,11 @@ from pydantic_core import from_json, to_json
 
 from vf.inference.endpoint.address import Endpoint
 from vf.inference.endpoint.anthropic import Anthropic
-from vf.inference.endpoint.bodies import MOST_BYTES, Bodies
+from vf.inference.endpoint.bodies import Bodies
 from vf.inference.endpoint.chat import Chat
 from vf.inference.endpoint.dialect import Answered, Asked, Dialect, Refusal
 from vf.inference.endpoint.responses import Responses
+from vf.inference.request_limits import MOST_BYTES, off_loop
 from vf.runtime.batching import PerLoop
 from vf.traces.messages import Message
 
@@ -49,6 +50,8 @@ class Answering(Protocol):
     endpoint: Endpoint
     strict_model: bool
     stored: Mapping[str, Sequence[Message]]
+    reading: asyncio.Lock
+    context: int | None
 
     async def answer(self, asked: Asked, *, key: int | None, retry: bool) -> Answered:
         """Answer a request."""
@@ -141,7 +144,8 @@ class _Server:
             session = self._session(request, path)
             if request.method != "POST":
                 return _listed(request, path, session)
-            async with self.bodies.read(request, request.match_info["rollout"]) as raw:
+            rollout = request.match_info["rollout"]
+            async with self.bodies.read(request, rollout, session.context) as raw:
                 return await _respond(request, raw, path, dialect, session)
         except Refusal as refusal:
             return _failure(dialect, refusal)
@@ -208,17 +212,21 @@ def _remove_dead(where: Path) -> None:
 async def _respond(
     request: web.Request, raw: bytes, path: str, dialect: Dialect, session: Answering
 ) -> web.StreamResponse:
-    counts = path == COUNTS
     if not _is_posted(path):
         raise Refusal(f"there is nothing at {path}", 404)
-    body = _parsed(raw)
     if path == "/reward":
-        session.report(body.get("reward"))
-        return _json({"reward": body["reward"]})
-    if counts:
-        asked = dialect.read({"max_tokens": 1, **body}, session.stored)
+        reward = _parsed(raw).get("reward")
+        session.report(reward)
+        return _json({"reward": reward})
+
+    def read() -> Asked:
+        defaults = {"max_tokens": 1} if path == COUNTS else {}
+        return dialect.read(defaults | _parsed(raw), session.stored)
+
+    async with session.reading:  # one body of a rollout at a time: others have their turns
+        asked = await off_loop(len(raw), read)
+    if path == COUNTS:
         return _json({"input_tokens": await session.count(asked)})
-    asked = dialect.read(body, session.stored)
     retry = _is_retry(request.headers.get("x-stainless-retry-count", ""))
     answer = session.answer(asked, key=hash((path, raw)), retry=retry)
     if not asked.stream:

@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from vf.inference.endpoint.address import Endpoint
-from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.dialect import TOO_LONG, Answered, Asked, Refusal
 from vf.inference.endpoint.lineages import Lineages, Start
 from vf.inference.endpoint.server import serving
 from vf.inference.endpoint.stored import Stored
 from vf.inference.endpoint.under_way import UnderWay, ended
 from vf.inference.endpoint.wishes import MOST_NOTED, as_sent, note, samplings
-from vf.inference.model import ContextFull, LimitReached, Model, Reply, Sampling
+from vf.inference.model import (
+    ContextFull,
+    LimitReached,
+    Model,
+    Reply,
+    Sampling,
+    context_size,
+)
 from vf.inference.models.token_model import PromptTooLong, TokenModel
 from vf.inference.rendering.next_prompt import Unrenderable
 from vf.runtime.errors import ConfigError, InfrastructureError, ModelError
@@ -29,7 +36,6 @@ from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason, Trace
 
-TOO_LONG = "context_length_exceeded"
 _CHARACTERS_PER_TOKEN = 4  # about, where there is no tokenizer
 
 
@@ -46,6 +52,8 @@ class Session:
         reward: What a harness has reported, or None.
         strict_model: Whether only requests for ``endpoint.model`` are answered.
         stored: The conversations behind the answers so far, by :attr:`Answered.id`.
+        reading: Held while a request's body is read, which may be in a thread.
+        context: How many tokens the model's context holds, or None.
     """
 
     def __init__(
@@ -66,6 +74,8 @@ class Session:
         self.reward: float | None = None
         self._stored: dict[str, tuple[list[Message], int]] = {}
         self.stored: Mapping[str, Sequence[Message]] = Stored(self._stored)
+        self.reading = asyncio.Lock()
+        self.context = context_size(model)
         self._model = model
         self._trace = trace
         self._sampling = sampling

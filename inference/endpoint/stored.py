@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,29 +14,31 @@ class ReadBefore:
     """The messages of recent requests, as they came and as they were read.
 
     An agent sends its whole conversation each time. To compare what has been read costs a tenth
-    of reading it again.
+    of reading it again. Threads may do so at once: the recent ones are replaced, never changed.
     """
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[Sequence[Any], Sequence[Message]]] = deque(maxlen=_RECENT)
+        self._recent: tuple[tuple[Sequence[Any], Sequence[Message]], ...] = ()
 
     def recall(self, raw: Sequence[Any]) -> list[Message]:
         """Return the messages with which a request begins, as far as they are known."""
         best: list[Message] = []
-        for place, (before, messages) in enumerate(self._recent):
+        for entry in self._recent:
+            before, messages = entry
             pairs = enumerate(zip(before, raw, strict=False))
             least = min(len(before), len(raw))
             shared = next((i for i, (old, new) in pairs if old != new), least)
             if shared > len(best):
                 best = list(messages[:shared])
             if shared == len(before):
-                del self._recent[place]  # the request takes its place
+                # The request takes its place.
+                self._recent = tuple(each for each in self._recent if each is not entry)
                 break
         return best
 
     def remember(self, raw: Sequence[Any], messages: Sequence[Message]) -> None:
         """Keep a request's messages."""
-        self._recent.appendleft((raw, messages))
+        self._recent = ((raw, messages), *self._recent[: _RECENT - 1])
 
 
 class Stored(Mapping[str, Sequence[Message]]):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from vf.runtime.errors import ToolFailure
 from vf.runtime.extras import load
+from vf.runtime.http_door import Door
 from vf.tools.search.contract import Index
 from vf.tools.search.protocol import document_to_json
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+MOST_BYTES = 8 * 2**20  # of a body
 MOST_QUERIES = 4096  # in one request
 MOST_RESULTS = 1000  # for one query
 B = TypeVar("B", bound=BaseModel)
@@ -36,27 +38,30 @@ class Open(BaseModel):
     ids: Annotated[list[str], Field(max_length=MOST_QUERIES)]
 
 
-def build_app(index: Index, *, default_topk: int = 3) -> Starlette:
+def build_app(index: Index, *, default_topk: int = 3, host: str = "127.0.0.1") -> Starlette:
     """Return the ASGI app that serves an index.
 
     Args:
         index: Any index, also another server's.
         default_topk: How many documents a request gets that does not say.
+        host: Where it is served.
 
     Raises:
         ConfigError: starlette is not installed.
     """
     load("starlette", "search")
     from starlette.applications import Starlette
+    from starlette.middleware import Middleware
     from starlette.routing import Route
 
     server = _Server(index, default_topk)
     return Starlette(
+        middleware=[Middleware(Door, host=host, most=MOST_BYTES)],
         routes=[
             Route("/health", server.health),
             Route("/retrieve", server.retrieve, methods=["POST"]),
             Route("/open", server.open, methods=["POST"]),
-        ]
+        ],
     )
 
 
@@ -73,7 +78,9 @@ def serve(index: Index, *, host: str = "127.0.0.1", port: int = 8000) -> None:
         ConfigError: uvicorn is not installed.
     """
     uvicorn = load("uvicorn", "search")
-    uvicorn.run(build_app(index), host=host, port=port, log_level="info", access_log=False)
+    uvicorn.run(
+        build_app(index, host=host), host=host, port=port, log_level="info", access_log=False
+    )
 
 
 class _Server:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 import pytest
 
 import vf
-from tests.inference.endpoint.rollout_talk import Texts, opened, token_model
+from tests.inference.endpoint.rollout_talk import TOOL, Texts, opened, token_model
+from tests.waiting import until
 from vf.inference.endpoint.bodies import MOST_AT_ONCE, MOST_BYTES
+from vf.inference.endpoint.chat import Chat
+from vf.inference.endpoint.dialect import Asked
 from vf.inference.rendering.chat_template import ChatTemplate
+from vf.inference.request_limits import SMALL, most_bytes
 
 USER = {"role": "user", "content": "Tea?"}
 GOOD = {"model": "policy", "messages": [USER]}
@@ -116,7 +122,7 @@ def test_a_body_that_is_not_a_json_object_is_refused(body: bytes) -> None:
     assert "body" in error["message"]
 
 
-def test_ten_megabytes_are_refused_as_too_long_for_the_context_before_they_are_encoded(
+def test_a_megabyte_is_refused_as_too_long_for_the_context_before_they_are_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     encode, encoded = ChatTemplate.encode, list[int]()
@@ -126,16 +132,68 @@ def test_ten_megabytes_are_refused_as_too_long_for_the_context_before_they_are_e
         return encode(template, text)
 
     monkeypatch.setattr(ChatTemplate, "encode", watched)
-    long = GOOD | {"messages": [{"role": "user", "content": "Tea, ünïcode. " * 700_000}]}
+    long = GOOD | {"messages": [{"role": "user", "content": "Tea, ünïcode. " * 40_000}]}
     status, error = refused(long)
     assert 0 < sum(encoded) < 100_000
     assert (status, error["code"]) == (400, "context_length_exceeded")
 
 
-def test_more_than_the_bound_is_not_read() -> None:
-    status, error = refused(b" " * (MOST_BYTES + 1))
-    assert status == 413
-    assert "33,554,432 bytes" in error["message"]
+def test_more_bytes_than_the_context_can_need_are_not_read() -> None:
+    status, error = refused(b" " * (most_bytes(4096) + 1))
+    assert (status, error["code"]) == (400, "context_length_exceeded")
+    assert "1,179,648 bytes" in error["message"]
+
+
+def test_more_bytes_than_any_context_needs_are_not_read() -> None:
+    async def run() -> None:
+        async with opened(Waits()) as (session, _, _):
+            url = f"{session.endpoint.url}/chat/completions"
+            status, answer = await post(url, b" " * (MOST_BYTES + 1), session.endpoint.key)
+            assert status == 413
+            assert "8,388,608 bytes" in answer["error"]["message"]
+
+    asyncio.run(run())
+
+
+MANY: dict[str, Any] = {
+    "messages": [USER] * 10_001,
+    "messages[0].content": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 1001}],
+    "messages[0].tool_calls": [{"role": "assistant", "tool_calls": [{}] * 1001}],
+}
+
+
+@pytest.mark.parametrize("field", [*MANY, "tools"])
+def test_more_entries_than_any_agent_sends_are_refused_by_their_field(field: str) -> None:
+    name = field.partition("[")[0]
+    many = MANY.get(field, [TOOL] * 513)
+    status, error = refused(GOOD | {name: many})
+    assert (status, error["param"]) == (400, field)
+
+
+def test_a_large_body_is_read_while_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = threading.Event()
+    read = Chat.read
+
+    def slow(chat: Chat, body: Mapping[str, Any], stored: Any) -> Asked:
+        if len(body.get("user", "")) > SMALL:
+            assert honest.wait(60)
+        return read(chat, body, stored)
+
+    monkeypatch.setattr(Chat, "read", slow)
+
+    async def run() -> None:
+        model = token_model(Texts(["Yes."]))
+        async with opened(model) as (large, _, _), opened(model) as (other, _, _):
+            url = f"{large.endpoint.url}/chat/completions"
+            body = GOOD | {"user": "x" * (SMALL + 1)}
+            held = asyncio.create_task(post(url, body, large.endpoint.key))
+            await until(large.reading.locked)
+            url = f"{other.endpoint.url}/chat/completions"
+            assert (await post(url, GOOD, other.endpoint.key))[0] == 200
+            honest.set()
+            assert (await held)[0] == 200
+
+    asyncio.run(run())
 
 
 def test_a_rollouts_bodies_are_bounded_together() -> None:
@@ -156,7 +214,7 @@ def test_a_rollouts_bodies_are_bounded_together() -> None:
             again, _ = await post(url, body, session.endpoint.key)
             return [refused, again, *statuses]
 
-    assert asyncio.run(run()) == [429, 200, *[200] * 2]
+    assert asyncio.run(run()) == [429, 200, *[200] * 4]
 
 
 def test_half_a_character_becomes_a_question_mark() -> None:
