@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
+
+from vf.trainer.learning.unpickling import Planner, Reader
 
 # The first part of a name; the parameter's follows, and for the optimizer that of a moment.
 PARAMETERS, OPTIMIZER, REFERENCE = "parameters", "optimizer", "reference"
@@ -80,7 +81,7 @@ class Stored:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            self._entries = FileSystemReader(folder).read_metadata().state_dict_metadata
+            self._entries = Reader(folder).read_metadata().state_dict_metadata
         except OSError:
             raise
         except Exception as error:  # unpickling bytes that mean nothing raises anything
@@ -128,7 +129,7 @@ class Stored:
         if not values:
             return
         try:
-            load(values, checkpoint_id=self._folder, no_dist=True)
+            load(values, storage_reader=Reader(self._folder), planner=Planner(), no_dist=True)
         except CheckpointException as error:
             raise RuntimeError(_reason(error)) from error
 

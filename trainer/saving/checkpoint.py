@@ -197,7 +197,7 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
         progress = read_saved(path)
         policy.optimizer_steps = progress["optimizer_steps"]
         policy.position = progress["step"] * policy.args.updates_per_step
-        states = torch.load(path / "random.pt", map_location="cpu", weights_only=False)
+        states = torch.load(path / "random.pt", map_location="cpu", weights_only=True)
         torch.set_rng_state(states["torch"])
         if torch.cuda.is_available() and states["cuda"] is not None:
             torch.cuda.set_rng_state(states["cuda"])

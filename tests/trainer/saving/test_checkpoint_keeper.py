@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
+import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from safetensors.torch import load_file
 from tests.trainer.saving.comparing import stored
 from vf.inference import model_files
 from vf.runtime.errors import CheckpointError, ConfigError
+from vf.trainer.learning import shards
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint_files import latest_checkpoint, mark_best, remove_old
 from vf.trainer.saving.merging import ADAPTER_WEIGHTS
@@ -225,6 +229,44 @@ def test_a_state_that_is_not_a_state_is_reported(make_trainer: Any, file: str) -
     trainer.close()
     with pytest.raises(ConfigError, match=r"cannot read the checkpoint .*step-0"):
         make_trainer().resume()
+
+
+@dataclass
+class Command:
+    """Unpickled in full, it runs."""
+
+    path: Path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def replace_moment(checkpoint: Path, value: Any) -> None:
+    """Write a checkpoint's state again, with a value in place of an optimizer's tensor."""
+    tensors = stored(checkpoint)
+    tensors[list(tensors)[-1]] = value
+    shutil.rmtree(checkpoint / "state")
+    shards.write(checkpoint / "state", tensors)
+
+
+@pytest.mark.parametrize("part", ["random.pt", "state/.metadata", "a moment"])
+def test_no_command_in_a_checkpoint_that_somebody_sent_is_run(
+    make_trainer: Any, tmp_path: Path, part: str
+) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=1)
+    trainer.step()
+    checkpoint = trainer.save()
+    trainer.close()
+    command = Command(tmp_path / "it-ran")
+    if part == "random.pt":
+        torch.save({"torch": command}, checkpoint / part)
+    elif part == "state/.metadata":
+        (checkpoint / part).write_bytes(pickle.dumps(command))
+    else:
+        replace_moment(checkpoint, command)
+    with pytest.raises(ConfigError, match=r"cannot read the checkpoint .*step-1"):
+        make_trainer(max_steps=1).resume()
+    assert not command.path.exists()
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_with_a_way_out(make_trainer: Any) -> None:
