@@ -15,6 +15,7 @@ from vf.environments.registry import label
 from vf.evaluation.eval_config import EvalConfig, Prices, parse_config, slug
 from vf.evaluation.tally import Summary
 from vf.inference.model_files import TINY
+from vf.runtime.command import complain
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.json_output import own_stdout, print_json
@@ -55,7 +56,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
         print_results(summaries, out := console())
         folder = results["folder"]
-        out.print(f"\ntraces and results: {folder}", soft_wrap=True, markup=False)
+        out.print(f"\ntraces and results: {folder}", soft_wrap=True)
     return FAILED if any(each.failed or each.missing for each in summaries) else DONE
 
 
@@ -134,10 +135,10 @@ def _folder(
     nearest = min(told, key=lambda folder: len(told[folder]))
     lines = [line.strip() for line in told[nearest]]
     differs = "; ".join(lines[:SHOWN]) + (f"; {len(lines) - SHOWN} more" if lines[SHOWN:] else "")
-    print(
-        f"vf-rl eval: {nearest} holds another evaluation (there → now: {differs}). The results of "
-        f"this one are in {path}",
-        file=sys.stderr,
+    complain(
+        "vf-rl eval",
+        f"{nearest} holds another evaluation (there → now: {differs}). The results of this one are "
+        f"in {path}",
     )
     return path
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -67,7 +66,7 @@ class Progress:
 
     def _print(self, text: str) -> None:
         self._heartbeat.spoke()
-        self.console.print(escape(text), soft_wrap=True, highlight=False)
+        self.console.print(text, soft_wrap=True)
 
     def start(self, tallies: Sequence[Tally]) -> None:
         """Begin, counting what an earlier run has finished."""

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -87,7 +86,7 @@ def _overview(summaries: Sequence[Summary], flattered: bool) -> Table:
         mean = name.startswith(("reward", "success"))
         table.add_column(name, justify="left" if mean else "right")
     for each in summaries:
-        names = (escape(each.environment), escape(each.model))
+        names = (each.environment, each.model)
         table.add_row(*names, *_numbers(each, flattered).values())
     return table
 
@@ -170,7 +169,7 @@ def _components(summary: Summary) -> Table:
     table.add_column("mean")
     table.add_column("tasks", justify="right")
     for name, estimate in summary.components.items():
-        table.add_row(escape(name), interval(estimate), str(estimate.tasks))
+        table.add_row(name, interval(estimate), str(estimate.tasks))
     return table
 
 
@@ -206,7 +205,7 @@ def _differences(comparisons: Sequence[Comparison], title: str = "") -> Table:
         who = (each.environment, each.model_a, each.model_b) if title else ()
         for what, row in each.rows.items():
             table.add_row(
-                *map(escape, who),
+                *who,
                 what.replace("_of_all", NOT_SCORED),
                 f"{row.mean_a:.3f}",
                 f"{row.mean_b:.3f}",

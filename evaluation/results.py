@@ -19,6 +19,7 @@ from typing import Any
 
 from vf.evaluation.eval_config import slug
 from vf.runtime.errors import ConfigError
+from vf.runtime.parse import parse_json
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 
@@ -217,7 +218,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         ConfigError: It is not a results folder.
     """
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = parse_json((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} is not a results folder: {error}") from None
     if not isinstance(found, dict):

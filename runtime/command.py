@@ -19,6 +19,7 @@ from typing import Any
 from vf.runtime.errors import ConfigError, PeerLost, VfError
 from vf.runtime.extras import missing_package
 from vf.runtime.terminal import make_console
+from vf.runtime.visible import VisibleFormatter, visible
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 CONFIG = "config.toml"  # of a run's folder
@@ -167,6 +168,8 @@ def run_command(name: str, body: Callable[[], int], *, kept: str = "", extra: st
     if not sys.warnoptions:  # with python -W, the user's own choice
         # Libraries say it to each other's authors; who types a command can do nothing about it.
         warnings.filterwarnings("ignore", category=FutureWarning)
+    if logging.lastResort is not None:  # what is logged before there is a run's log file
+        logging.lastResort.setFormatter(VisibleFormatter())
     try:
         code = body()
         sys.stdout.flush()
@@ -203,7 +206,7 @@ def _reader_left() -> bool:
 
 def complain(name: str, text: str, code: int = FAILED) -> int:
     """Print a message on standard error and return the exit code."""
-    print(f"{name}: {text}", file=sys.stderr)
+    print(visible(f"{name}: {text}"), file=sys.stderr)
     return code
 
 
@@ -228,7 +231,8 @@ def reading_bar(files: Iterable[Path]) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = make_console(stderr=True)
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    reading = TextColumn("reading", markup=False)
+    columns = (reading, BarColumn(), DownloadColumn(), TimeRemainingColumn())
     total = sum(file.stat().st_size for file in files)
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:

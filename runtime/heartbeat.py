@@ -70,8 +70,10 @@ def working(console: Console, text: str) -> Iterator[Callable[[str], None]]:
         A context, in which it gives a function that takes what is being done from now on.
     """
     if console.is_terminal:
-        with console.status(text) as status:
-            yield status.update
+        from rich.text import Text
+
+        with console.status(Text(text)) as status:
+            yield lambda now: status.update(Text(now))
         return
     started, doing = time.monotonic(), text
 
@@ -80,7 +82,7 @@ def working(console: Console, text: str) -> Iterator[Callable[[str], None]]:
         doing = now
 
     heartbeat = Heartbeat(
-        lambda line: console.print(line, markup=False, soft_wrap=True),
+        lambda line: console.print(line, soft_wrap=True),
         lambda: f"{doing} {time.monotonic() - started:.0f} s",
     )
     heartbeat.start()

@@ -33,11 +33,18 @@ NOTHING = 1e-6  # below which a figure is noise of the arithmetic
 
 def make_console(*, stderr: bool = False, width: int | None = None) -> Console:
     """Return a console whose colours can be read on black and on white."""
-    from rich.console import Console
     from rich.theme import Theme
 
-    # An environment called two:Two is no emoji.
-    return Console(stderr=stderr, width=width, highlight=False, emoji=False, theme=Theme(_RICH))
+    from vf.runtime.plain_console import PlainConsole
+
+    return PlainConsole(stderr=stderr, width=width, theme=Theme(_RICH))
+
+
+def note_line(text: str) -> Text:
+    """Return a note in full."""
+    from rich.text import Text
+
+    return Text.assemble(("note:", CAUTION), f" {text}")
 
 
 def figure(value: float, form: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
 from vf.runtime.errors import ConfigError, did_you_mean
+from vf.runtime.parse import parse_toml
 
 Table = TypeVar("Table", bound=BaseModel)
 MANY = 20  # more names than this are not worth listing in a message
@@ -26,13 +26,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: The file is missing, unreadable or not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors add a mark
+        return parse_toml(path.read_text(encoding="utf-8-sig"))  # Windows editors add a mark
     except FileNotFoundError:
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
         raise ConfigError(f"there is no file {path}{'.' * bool(near)}{near}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -52,8 +52,8 @@ def override(raw: dict[str, Any], setting: str, where: Callable[[str], list[str]
     if not equals or not key.strip():
         raise ConfigError(f"--set {setting!r}: must be of the form key=value")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {text}")["value"]
+    except ValueError:
         value = text.strip()
     path = where(key)
     table: Any = raw

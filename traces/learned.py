@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from vf.runtime.parse import parse_json
 from vf.traces.packed import pack_floats, pack_runs, unpack_numbers, unpack_runs
 
 FOLDER = "learned"
@@ -87,7 +88,7 @@ class Learned:
         Raises:
             ValueError: The line is something else.
         """
-        raw = json.loads(line)
+        raw = parse_json(line)
         names = {entry.name for entry in fields(cls)} - {_TEACHER}
         if not isinstance(raw, dict) or not names <= raw.keys():
             raise ValueError("not a line of what was learned")

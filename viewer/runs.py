@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vf.runtime.parse import parse_json
 from vf.traces.view.encode import strict
 
 Line = dict[str, Any]
 About = Callable[[Path, Sequence[Line]], Mapping[str, Any]]
 
 DIGITS = 6  # of a number on the page
+_LARGEST = 1e308  # of a whole number, which may be more than a float holds
 _TAIL = 64  # bytes before the end, by which a file that was replaced is recognised
 
 
@@ -121,13 +122,13 @@ def _stamp(file: Path) -> tuple[float, ...]:
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("step"), int | float):
         return None
     return {
-        str(name): value if isinstance(value, int | float) else None
+        str(name): value if isinstance(value, int | float) and abs(value) < _LARGEST else None
         for name, value in found.items()
     }
 

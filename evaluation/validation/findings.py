@@ -105,8 +105,8 @@ def lower_bound(values: list[float]) -> float:
 
 def print_report(report: Report, console: Console) -> None:
     """Print the tables and the verdict."""
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     agents = Table(title=f"{report.environment}: rewards on {report.tasks} tasks", box=None)
     for heading in ("agent", "what it does"):
@@ -121,15 +121,17 @@ def print_report(report: Report, console: Console) -> None:
     console.print()
     for finding in report.findings:
         style = _STYLE[finding.status]
-        text = f"[{style}]{finding.status:>7}[/] {finding.check}: {escape(finding.detail)}"
-        console.print(text, soft_wrap=True)
+        said = f" {finding.check}: {finding.detail}"
+        console.print(Text.assemble((f"{finding.status:>7}", style), said), soft_wrap=True)
         if finding.fix and finding.status != "ok":
-            console.print(f"        → {escape(finding.fix)}", soft_wrap=True)
+            console.print(f"        → {finding.fix}", soft_wrap=True)
     failed = [finding.check for finding in report.findings if finding.status == "fail"]
     console.print()
     if failed:
-        console.print(f"[bold {BAD}]{report.environment} FAILED[/]: {', '.join(failed)}")
+        verdict = (f"{report.environment} FAILED", f"bold {BAD}")
+        console.print(Text.assemble(verdict, f": {', '.join(failed)}"))
     else:
         skipped = sum(finding.status == "skipped" for finding in report.findings)
         note = f" ({skipped} could not be checked)" if skipped else ""
-        console.print(f"[bold {GOOD}]{report.environment} passed[/]{note}")
+        verdict = (f"{report.environment} passed", f"bold {GOOD}")
+        console.print(Text.assemble(verdict, note))

@@ -13,6 +13,7 @@ from typing import Any
 
 from vf.runtime.command import DONE, FAILED, CommandParser, run_command
 from vf.runtime.errors import ConfigError
+from vf.runtime.visible import visible
 from vf.sandbox.container.opening import open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.selfcheck.check import CheckResult
@@ -144,7 +145,7 @@ def report(results: list[CheckResult]) -> int:
     for result in failed:
         print(f"FAILED   {result.group}: {result.name}")
         print(f"         expected  {result.expected}")
-        print(f"         got       {result.came}")
+        print(visible(f"         got       {result.came}"))
     print(
         f"\n{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped "
         f"in {seconds:.1f} s"

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from vf.runtime.errors import ConfigError
+from vf.runtime.parse import parse_json
 from vf.runtime.toml import checked, read_toml
 
 
@@ -30,3 +31,14 @@ def test_a_file_from_a_windows_editor_is_read(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_bytes(b'\xef\xbb\xbfmodel = "tiny"\r\n[env]\r\nid = "calculator"\r\n')
     assert read_toml(path) == {"model": "tiny", "env": {"id": "calculator"}}
+
+
+def test_what_is_nested_too_deeply_is_an_error_like_any_other(tmp_path: Path) -> None:
+    file = tmp_path / "deep.toml"
+    file.write_text("a = " + "[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ConfigError, match=r"deep\.toml is not valid TOML"):
+        read_toml(file)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json('{"a":' * 100_000)

@@ -128,6 +128,28 @@ def test_two_runs_lie_over_each_other_and_their_settings_that_differ_are_named(
     live([tmp_path], tmp_path, check)
 
 
+NAMES = ["toString", "__proto__", "constructor", "valueOf", "hasOwnProperty"]
+
+
+def test_names_that_every_object_of_a_script_has_are_names_like_others(tmp_path: Path) -> None:
+    one, other = make_run(tmp_path / "one"), make_run(tmp_path / "toString")
+    append(one, line(4, **{name: 1.5 for name in NAMES}))
+    append(other, line(4, **{f"metric/{name}": 2.5 for name in NAMES}))
+
+    async def check(tab: Tab) -> None:
+        await tab.evaluate(
+            "document.querySelectorAll('details').forEach((each) => each.open = true)"
+        )
+        shown = (await tab.evaluate(text(".chart h3"))).split("|")
+        for name in NAMES:
+            assert name in shown
+            assert f"metric/{name}" in shown
+        append(one, line(5, **{name: 3.5 for name in NAMES}))
+        await tab.until(f"{chart('toString')}.includes('3.5')")
+
+    live([tmp_path], tmp_path, check)
+
+
 def test_axes_show_nothing_that_cannot_be(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one", 5)
 

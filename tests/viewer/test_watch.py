@@ -42,6 +42,19 @@ def test_a_folder_stands_for_all_runs_evaluations_and_traces_in_it(tmp_path: Pat
     assert found.missing == [tmp_path / "nowhere"]
 
 
+def test_lines_that_no_program_of_ours_wrote_are_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "a": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+        file.write('{"step": 5, "large": 1' + "0" * 400 + ', "none": NaN, "list": [1]}\n')
+        file.write('{"step": ' + '{"a":' * 100_000 + "}" * 100_000 + "}\n")
+    append(run, line(6))
+    [told] = named(Watch([run]).scan(), "run")
+    assert told["columns"]["step"][-2:] == [5, 6]
+    assert told["columns"]["large"][-2] is None
+    assert told["columns"]["reward/mean"][-1] == 0.56
+
+
 def test_only_what_is_new_is_sent(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
     watch = Watch([run])

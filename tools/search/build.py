@@ -258,9 +258,9 @@ def _bar() -> Progress:
     )
 
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[documents]:,} documents"),
+        TextColumn("{task.fields[documents]:,} documents", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=make_console(stderr=True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
+from vf.runtime.visible import visible
 from vf.traces.messages import Message
 from vf.traces.simulated_users import UserRecord, user_of
 from vf.traces.trace import Lineage, Trace
@@ -22,7 +22,6 @@ ENDS = {
     "content_filter": "stopped by the provider's content filter",
     "refusal": "refused, as the provider says",
 }
-_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
 def print_trace(console: Console, trace: Trace) -> None:
@@ -106,16 +105,6 @@ def _print_user(console: Console, user: UserRecord) -> None:
         console.print(Padding(Text(name, style="bold dim"), (0, 0, 0, 2)))
         for text in _texts(message):
             console.print(Padding(text, (0, 0, 0, 4)))
-
-
-def visible(text: str) -> str:
-    """Return text that cannot command a terminal: what is not seen becomes its code point."""
-    return "".join(
-        f"<U+{ord(char):04X}>"
-        if char not in "\n\t" and unicodedata.category(char) in _UNSEEN
-        else char
-        for char in text
-    )
 
 
 def _left(info: Mapping[str, Any]) -> Iterator[Text | Padding]:

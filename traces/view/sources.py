@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vf.runtime.errors import ConfigError, did_you_mean
+from vf.runtime.parse import parse_json, parse_toml
 from vf.traces.export.openai_chat import read_chat
 from vf.traces.export.parquet import ENDING, read_parquet
 from vf.traces.trace import Trace, first_problem
@@ -175,8 +174,8 @@ def _parse(line: bytes, number: int) -> Trace | Unreadable:
     except ValueError as error:
         problem = error
     try:
-        raw = json.loads(line)
-    except (ValueError, RecursionError):
+        raw = parse_json(line)
+    except ValueError:
         torn = "" if line.endswith(b"\n") else ", and the file ends in the middle of it"
         return Unreadable(number, f"not JSON{torn}", bool(torn) and line.startswith(b"{"))
     return read_chat(raw, number) or Unreadable(number, f"not a trace: {first_problem(problem)}")
@@ -213,11 +212,11 @@ def _models_near(file: Path) -> dict[str, str]:
         run, evaluation = folder / "config.toml", folder / "config.json"
         try:
             if run.is_file():
-                model = tomllib.loads(run.read_text(encoding="utf-8-sig")).get("model")
+                model = parse_toml(run.read_text(encoding="utf-8-sig")).get("model")
                 return {"": model} if isinstance(model, str) else {}
             if evaluation.is_file():
-                return dict(_named(json.loads(evaluation.read_text(encoding="utf-8"))))
-        except (OSError, ValueError):
+                return dict(_named(parse_json(evaluation.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, RecursionError):
             return {}
     return {}
 

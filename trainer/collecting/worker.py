@@ -28,13 +28,14 @@ from vf.inference.models.token_model import TokenModel
 from vf.inference.token_client import TokenClient
 from vf.rubrics.group import score_group
 from vf.runtime.calling import call
-from vf.runtime.command import quiet_transformers
+from vf.runtime.command import complain, quiet_transformers
 from vf.runtime.errors import ConfigError, VfError, WorkerLost
 from vf.runtime.garbage import fewer_collections
 from vf.runtime.meeting import connect
 from vf.runtime.open_files import raise_limit
 from vf.runtime.peers import Handler, Peer
 from vf.runtime.share import take_share
+from vf.runtime.visible import VisibleFormatter
 from vf.runtime.workers import in_thread
 from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
@@ -221,14 +222,15 @@ async def _run(silence: float) -> None:
 
 def main() -> int:
     """Run rollouts until the trainer's process wants no more."""
-    logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
+    stream = logging.StreamHandler()
+    stream.setFormatter(VisibleFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[stream], level=logging.WARNING)
     logging.captureWarnings(True)
     raise_limit()
     try:
         asyncio.run(_run(float(sys.argv[1])))
     except (ConfigError, WorkerLost) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return complain("error", str(error))
     return 0
 
 

@@ -79,4 +79,4 @@ def _show(model: str, verdicts: Sequence[Verdict]) -> None:
         )
     console = make_console()
     console.print(table)
-    console.print(summary(verdicts), markup=False, soft_wrap=True)
+    console.print(summary(verdicts), soft_wrap=True)

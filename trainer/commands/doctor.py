@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vf.runtime.command import DONE, FAILED, CommandParser, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
-from vf.runtime.terminal import ACCENT, BAD, CAUTION, GOOD, make_console
+from vf.runtime.terminal import ACCENT, BAD, CAUTION, GOOD, make_console, note_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,7 +86,7 @@ def _doctor(args: argparse.Namespace) -> int:
     if args.config is not None:
         config, notes = load_config(args.config, args.set)
         for note in notes:
-            console.print(f"[{CAUTION}]note:[/] {note}")
+            console.print(note_line(note))
     if config is not None and args.gpu_memory is not None:
         config, split = _split(config, args.gpus or least_gpus(config))
         checks = itertools.chain(split, _memory(config, args.gpu_memory))
@@ -222,8 +222,8 @@ def _try(name: str, *bodies: Callable[[], None], said: str = "") -> Iterator[Che
 
 def _show(console: Console, checks: Iterator[Check], fine: str) -> int:
     """Print a line for each check, as it is made, and return the exit code."""
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     missing = 0
     for check in checks:
@@ -232,17 +232,15 @@ def _show(console: Console, checks: Iterator[Check], fine: str) -> int:
         row.add_column(width=11, no_wrap=True)
         row.add_column(overflow="fold")
         style = STYLES[check.level]
-        row.add_row(
-            f"[{style}]{check.level}[/{style}]", f"[bold]{check.name}[/bold]", escape(check.said)
-        )
+        row.add_row(Text(check.level, style=style), Text(check.name, style="bold"), check.said)
         console.print(row)
         if check.fix:  # on a line of its own, whole: it is to be copied
-            console.print(f"{'':22}[{ACCENT}]{escape(check.fix)}[/]", soft_wrap=True)
+            console.print(Text.assemble(" " * 22, (check.fix, ACCENT)), soft_wrap=True)
         missing += check.level == "missing"
     if not missing:
-        console.print(f"[{GOOD}]{escape(fine)}[/]")
+        console.print(Text(fine, style=GOOD))
         return DONE
-    console.print(f"[{BAD}]missing: {missing}[/]")
+    console.print(Text(f"missing: {missing}", style=BAD))
     return FAILED
 
 

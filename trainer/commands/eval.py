@@ -11,6 +11,7 @@ from typing import Any
 
 from vf.runtime.command import DONE, FAILED, CommandParser, run_command
 from vf.runtime.json_output import own_stdout, print_json
+from vf.runtime.visible import visible
 
 USAGE = """vf-rl eval ENV -m MODEL [options]
        vf-rl eval CONFIG.toml [options]
@@ -263,7 +264,7 @@ def _rescore(args: argparse.Namespace) -> int:
 
     rubric = load_rubric(args.rubric, args.args)
     tally = rescore_files(args.rescore, rubric, args.output)
-    print("\n".join(tally.lines()))
+    print(visible("\n".join(tally.lines())))
     return FAILED if tally.errors else DONE
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vf.runtime.errors import ConfigError
-from vf.runtime.terminal import CAUTION, show
+from vf.runtime.terminal import note_line, show
 from vf.trainer.processes.cluster_ranks import Ranks, run_ranks
 from vf.trainer.processes.fleets import cluster_fleet, wanted
 from vf.trainer.processes.launch import FLEET
@@ -67,7 +67,7 @@ def run_on_cluster(
                 fleet,
                 ranks,
                 restarts_per_hour=restarts,
-                say=lambda text: console.print(f"[{CAUTION}]note:[/] {text}"),
+                say=lambda text: console.print(note_line(text)),
             )
     finally:
         fleet.stop()

@@ -19,6 +19,7 @@ from vf.runtime.command import (
     run_command,
 )
 from vf.runtime.errors import ConfigError
+from vf.runtime.visible import VisibleFormatter
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.doctor import diagnose
@@ -47,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return int(selfcheck.main(arguments[1:]))
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    stream = logging.StreamHandler()
+    stream.setFormatter(VisibleFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[stream])
     return run_command("vf-rl sandbox", lambda: options.run(options))
 
 

@@ -100,7 +100,9 @@ def _run(args: argparse.Namespace) -> int:
     if args.resume is None:
         selection = _select(config, renderer, console)
         if args.dry_run:
-            console.print(f"[{GOOD}]ready[/]: nothing was written or trained")
+            from rich.text import Text
+
+            console.print(Text.assemble(("ready", GOOD), ": nothing was written or trained"))
             return DONE
         folder = make_folder(config, args.config.stem)
         _write(config, selection, folder)
@@ -162,17 +164,17 @@ def _train(config: SftConfig, renderer: Renderer, folder: RunFolder, console: Co
         more = f"{length}={2 * getattr(config.args, length)}"
         further = shlex.join(["--resume", str(folder.path), "--set", more])
         said = f"already finished: {step} steps; to go further: vf-rl sft {further}"
-        console.print(said, markup=False, soft_wrap=True)
+        console.print(said, soft_wrap=True)
         return DONE
     folder.open()
     folder.traces.rmdir()  # for rollouts, which SFT does not make
     show(console, [("run", link(folder.path))])
     columns = (
-        TextColumn("training"),
+        TextColumn("training", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[said]}", markup=False),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None, said="")

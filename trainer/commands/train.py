@@ -20,7 +20,7 @@ from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import end_with_parent, orderly_end
-from vf.runtime.terminal import CAUTION, GOOD, command, headline, link, make_console, show
+from vf.runtime.terminal import GOOD, command, headline, link, make_console, note_line, show
 from vf.trainer.processes.devices import narrow_devices
 from vf.trainer.processes.gpus import as_given, count_gpus, note_given, overrides, split_gpus
 from vf.trainer.processes.launch import (
@@ -73,7 +73,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         raise ConfigError("trainer.args.max_steps = 1, but --profile trains two steps; raise it")
     if args.resume is not None and (done := _finished(args, config)):
         if world().rank == 0:
-            console.print(done, markup=False, soft_wrap=True)
+            console.print(done, soft_wrap=True)
         return DONE
     if world().size > 1:
         end_with_parent(launcher())
@@ -110,7 +110,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         chosen = [word for each in overrides(given, config) for word in ("--set", each)]
         return launch(count, [*argv, *chosen], config.trainer.accelerate_config)
     for note in [*notes, *_cautions(config)]:
-        console.print(f"[{CAUTION}]note:[/] {note}")
+        console.print(note_line(note))
     plan = _preflight(config, console)
     _explain(why, console)
     from vf.trainer.watching.plan_text import describe
@@ -245,7 +245,9 @@ def _dry_run(plan: Plan, console: Console) -> int:
             f"one rollout{where} took {trace.timing['total']:.1f} s, {len(trace.turns)} turns, "
             f"{trace.completion_tokens} sampled tokens, {reward}"
         )
-    console.print(f"[{GOOD}]everything starts[/]: {'; '.join(said)}")
+    from rich.text import Text
+
+    console.print(Text.assemble(("everything starts", GOOD), f": {'; '.join(said)}"))
     return DONE
 
 

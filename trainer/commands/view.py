@@ -8,9 +8,8 @@ import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from vf.runtime.command import DONE, CommandParser, complain, reading_bar, run_command
+from vf.runtime.terminal import make_console
 from vf.traces.trace import StopReason, Trace
 from vf.traces.view.plain import print_trace
 from vf.traces.view.sources import NEEDED, Source, Unreadable, find_sources, read, refuse_foreign
@@ -153,7 +152,7 @@ def _traces(sources: Sequence[Source], output: Path, title: str) -> Written:
 
 
 def _print(sources: Sequence[Source]) -> int:
-    console, written = Console(highlight=False, emoji=False), Written()
+    console, written = make_console(), Written()
     for _, trace in _readable(sources, written):
         print_trace(console, trace)
     _name_unreadable(written)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from vf.runtime.errors import ConfigError
+from vf.runtime.parse import parse_json
+from vf.runtime.visible import VisibleFormatter
 from vf.traces.learned import FOLDER
 from vf.traces.store import TraceStore
 from vf.trainer.run.metrics import Metrics
@@ -191,7 +193,7 @@ class RunFolder:
         lines = []
         for line in self.metrics.read_text().splitlines():
             try:
-                lines.append(json.loads(line))
+                lines.append(parse_json(line))
             except ValueError:
                 break
         return lines
@@ -236,7 +238,7 @@ def _step_of(traces: Path) -> int:
 
 def _log_to(path: Path, names: Sequence[str], *, propagate: bool = False) -> None:
     handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(VisibleFormatter(LOG_FORMAT))
     for name in names:
         logger = logging.getLogger(name)
         _remove_handlers(logger)

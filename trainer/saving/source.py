@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.runtime.command import CONFIG, check_run_exists, runs_in
 from vf.runtime.errors import ConfigError
+from vf.runtime.parse import parse_toml
 from vf.trainer.saving.checkpoint_files import is_complete, latest_checkpoint
 from vf.trainer.saving.merging import ADAPTER_CONFIG
 
@@ -128,7 +128,7 @@ def _settings(checkpoint: Path) -> dict[str, Any]:
         return {}
     try:
         # Not validated: a run of an older version, whose settings have changed since, exports too.
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return parse_toml(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from vf.runtime.visible import visible
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Lineage, Score, ToolEvent, Trace
-from vf.traces.view.plain import visible
 from vf.traces.view.sources import Source, Unreadable, read
 
 READ_BYTES = 32 << 20  # of a file, so that a page is quickly written whatever a step holds

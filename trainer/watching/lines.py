@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from vf.runtime.terminal import ACCENT, CAUTION, GOOD, QUIET, figure
+from vf.runtime.visible import visible
 from vf.traces.trace import Trace
-from vf.traces.view.plain import visible
 from vf.trainer.run.metrics import Metrics
 
 SHOWN_CHARACTERS = 400  # of a message in a sample
@@ -69,11 +69,6 @@ def evaluation_line(step: int, metrics: Metrics) -> Text:
     }
     each = "; " * bool(own) + ", ".join(f"{visible(name)} {own[name]:.3f}" for name in own)
     return Text.assemble((reward, "bold"), f" ({shares})" if shares else "", each)
-
-
-def note_line(text: str) -> Text:
-    """Return a note in full."""
-    return Text.assemble(("note:", CAUTION), f" {visible(text)}")
 
 
 def sample_panel(trace: Trace) -> Panel:

@@ -11,12 +11,12 @@ from rich.panel import Panel
 from rich.text import Text
 
 from vf.runtime.heartbeat import Heartbeat
-from vf.runtime.terminal import make_console
+from vf.runtime.terminal import make_console, note_line
+from vf.runtime.visible import visible
 from vf.traces.trace import Trace
-from vf.traces.view.plain import visible
 from vf.trainer.run.display import Display
 from vf.trainer.run.metrics import Metrics
-from vf.trainer.watching.lines import evaluation_line, note_line, sample_panel, step_line
+from vf.trainer.watching.lines import evaluation_line, sample_panel, step_line
 from vf.trainer.watching.run_view import RunView
 
 
@@ -80,7 +80,7 @@ class TerminalDisplay(Display):
     def note(self, text: str) -> None:
         """Print a note in full, and keep the newest ones in the live region."""
         self._view.notes.append(visible(text))
-        self._say(note_line(text))
+        self._say(note_line(visible(text)))
 
     def stop(self) -> None:
         """Leave the last state on the terminal, and its cursor visible. Safe to call twice."""

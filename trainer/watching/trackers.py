@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from vf.runtime.errors import ConfigError
+from vf.runtime.parse import parse_json
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder, write_whole
 from vf.trainer.settings.config import Config
@@ -231,7 +232,7 @@ class _Link:
     @staticmethod
     def _all(folder: RunFolder) -> dict[str, Any]:
         file = folder.path / "trackers.json"
-        found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        found: dict[str, Any] = parse_json(file.read_text()) if file.exists() else {}
         return found
 
 

@@ -47,7 +47,7 @@ const UNDRAWN = /^(step|alarm\/.*)$/;
 
 function merge(data) {
   let run = model.runs.find((each) => each.path === data.path);
-  if (!run) model.runs.push(run = { columns: {} });
+  if (!run) model.runs.push(run = { columns: bare({}) });
   const { columns, from, ...facts } = data;
   for (const name of new Set([...Object.keys(run.columns), ...Object.keys(columns)])) {
     const values = (run.columns[name] ??= []);

@@ -141,7 +141,7 @@ function listen() {
   const source = new EventSource("events");
   for (const name of ["begin", "page", "traces", "run", "evaluations", "whole"]) {
     source.addEventListener(name, (event) => {
-      apply(name, JSON.parse(event.data));
+      apply(name, bare(JSON.parse(event.data)));
       status.textContent = "live";
       status.className = "live";
       if (name === "whole") { draw(); document.body.dataset.ready = "true"; }
@@ -177,7 +177,7 @@ async function start() {
   });
   readAddress();
   if (state.live) return listen();
-  for (const [name, data] of JSON.parse(new TextDecoder().decode(await inflated("events")))) apply(name, data);
+  for (const [name, data] of bare(JSON.parse(new TextDecoder().decode(await inflated("events"))))) apply(name, data);
   document.getElementById("status").textContent = "offline copy";
   draw();
   document.body.dataset.ready = "true";

@@ -34,6 +34,7 @@ function heldClass(learned, i) {
 
 // By the first optimizer step's numbers: name: [label, class of a token, legend as [class, text] pairs].
 const COLOURINGS = {
+  __proto__: null, // names come from the address
   mask: ["Loss mask",
     (branch, i) => (branch.mask[i] === 1 ? "sampled" : branch.copied[i] ? "context copied" : branch.mask[i] === 0 ? "context" : "odd"),
     (branch) => [["sampled", "sampled, carries loss"], ["context", "context, no loss"], ...(branch.copied.includes(1) ? [["context copied", "copied, has loss in another branch"]] : [])]],

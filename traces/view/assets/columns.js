@@ -2,6 +2,7 @@
 
 // Name: [label, explanation, least width in px, share of what is left, text at the right].
 const COLUMNS = {
+  __proto__: null, // names come from the address
   reward: ["Reward", "How good it was, 0 to 1", 104, 0],
   gain: ["Gain", "Of a held-out task: reward minus the reward at the first step at which this run evaluated it", 72, 0, true],
   task: ["Task", "The task's id and what was asked", 130, 1.2],

@@ -92,7 +92,7 @@ function outputCards(info) {
 
 // The conversation as the simulated user sees it: the policy's words are a user's there.
 function userCard(user) {
-  const names = { user: "the policy", assistant: "the user" };
+  const names = { __proto__: null, user: "the policy", assistant: "the user" };
   const facts = `${plural(Number(user.requests), "request")}, ${number(Number(user.prompt_tokens))} prompt + ${plural(Number(user.completion_tokens), "sampled token")}`;
   return el("details", { class: "card program" },
     fill(el("summary", {}, "The simulated user's side, played by "), String(user.played_by)),

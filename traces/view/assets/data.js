@@ -44,6 +44,7 @@ function unpack(buffer) {
   const view = new DataView(buffer);
   const length = view.getUint32(0, true);
   const trace = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  bare(trace.roles);
   let at = 4 + length;
   for (const branch of trace.branches) {
     branch.ids = new Uint32Array(branch.size);

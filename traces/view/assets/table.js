@@ -12,6 +12,7 @@ const grid = document.getElementById("grid");
 const body = document.getElementById("rows");
 
 const REWARDS = {
+  __proto__: null, // names come from the address
   full: (row) => row.reward >= 0.999 && row.reward !== null,
   part: (row) => rewardClass(row.reward) === "part",
   zero: (row) => rewardClass(row.reward) === "zero",

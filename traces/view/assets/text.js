@@ -15,6 +15,17 @@ const NAMES = {
   0x2068: "FSI", 0x2069: "PDI", 0xfeff: "BOM", 0x2028: "LS", 0x2029: "PS",
 };
 
+// Data whose names anybody may have chosen: an object in it has no names but its own (no "toString").
+function bare(value) {
+  if (Array.isArray(value)) {
+    for (const each of value) if (each !== null && typeof each === "object") bare(each);
+  } else if (value !== null && typeof value === "object") {
+    for (const name of Object.keys(value)) bare(value[name]);
+    Object.setPrototypeOf(value, null);
+  }
+  return value;
+}
+
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
