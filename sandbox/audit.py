@@ -1,32 +1,21 @@
-"""What some sandboxes can do, too: be brought to rest, compared, and asked who is beside them."""
+"""What some sandboxes can do, too: stop all programs, copy whole trees, and list side services."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from vf.sandbox.contract import Sandbox
 
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One path of a sandbox that is not as in its image.
-
-    Attributes:
-        kind: What was done to it.
-        path: Where it is; absolute.
-    """
-
-    kind: Literal["added", "changed", "deleted"]
-    path: str
+T = TypeVar("T")
 
 
 @runtime_checkable
 class Auditable(Protocol):
-    """What a sandbox can do, too, where its backend lets what ran in it be looked into.
+    """What a sandbox can do, too, where its backend reads and writes files without its help.
 
-    Nothing that runs inside has a part in either, so nothing inside can get in the way.
+    Nothing that runs inside has a part in it, so nothing inside can get in the way. Owners, modes
+    and names of every kind are kept.
     """
 
     async def end_programs(self) -> None:
@@ -38,15 +27,40 @@ class Auditable(Protocol):
         """
         ...
 
-    async def changes(self) -> list[Change]:
-        """Return what is not as in the image that the sandbox started from.
+    async def read_tree(self, path: str, read: Callable[[Iterator[bytes]], T]) -> T:
+        """Read what is at a path as a tar archive, in another thread.
 
-        Mounted file systems, such as ``/tmp``, have no part in it. Running programs keep
-        changing it.
+        Mounted file systems, such as ``/tmp``, have no part in it. Names begin with the last one of
+        the path; those of ``/``, with what is in it.
+
+        Args:
+            path: An absolute path.
+            read: Gets the archive's pieces, and returns what this returns. It must not await.
+
+        Raises:
+            FileNotFoundError: There is nothing.
+            OSError: The sandbox has ended, or the backend cannot read it.
+            SandboxError: It is lost.
+        """
+        ...
+
+    async def write_tree(self, archive: BinaryIO) -> None:
+        """Unpack a tar archive at ``/``.
+
+        What an entry finds in its place is removed, whatever that is, unless both are folders.
+
+        Raises:
+            OSError: The sandbox has ended, or the backend cannot write it.
+            SandboxError: It is lost.
+        """
+        ...
+
+    async def remove(self, paths: Collection[str]) -> None:
+        """Remove files and folders with all that is in them, as far as user 0 and its own user can.
 
         Raises:
             OSError: The sandbox has ended.
-            SandboxError: It is lost, or the engine does not answer.
+            SandboxError: It is lost.
         """
         ...
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 import uuid
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +19,7 @@ from vf.runtime.errors import SandboxError
 from vf.runtime.workers import in_thread
 from vf.sandbox.audit import Accompanied
 from vf.sandbox.contract import Sandbox
+from vf.sandbox.trees import within
 
 MOST = 256 * 2**20  # bytes of one artifact
 MANIFEST = "manifest.json"
@@ -53,10 +55,8 @@ class Keeper:
         """Remove what is not to stay."""
         await self._stack.aclose()
 
-    async def collect(self, sandbox: Sandbox, part: Part) -> dict[str, Any]:
-        """Run the hooks, and copy the artifacts out; return what is recorded of that.
-
-        A missing artifact is not an error: the tests decide what it means.
+    async def run_hooks(self, sandbox: Sandbox, part: Part) -> dict[str, Any]:
+        """Run the hooks; return what is recorded of that.
 
         Raises:
             SandboxError: The container is lost.
@@ -68,6 +68,17 @@ class Keeper:
             done = await there.exec(hook.command, user=user, timeout=hook.timeout_sec)
             if not done.ok:
                 record.setdefault("collect", []).append(f"{hook.command[:200]}: {said(done)}")
+        return record
+
+    async def collect(self, sandbox: Sandbox, part: Part) -> dict[str, Any]:
+        """Copy the artifacts out; return what is recorded of that.
+
+        A missing artifact is not an error: the tests decide what it means.
+
+        Raises:
+            SandboxError: The container is lost.
+        """
+        record: dict[str, Any] = {}
         listed = []
         for artifact in part.artifacts:
             target = self._place / artifact.kept_as
@@ -86,16 +97,22 @@ class Keeper:
                 await in_thread(shutil.rmtree, self._place)
         return record
 
-    async def hand_on(self, sandbox: Sandbox, part: Part) -> None:
+    async def hand_on(self, sandbox: Sandbox, folders: Collection[str] | None = None) -> None:
         """Copy what was collected to where it came from, in another container.
 
         A folder has nothing else in it then: of the image's own, only what the agent kept.
+
+        Args:
+            sandbox: The container.
+            folders: Only what is below one of these is copied; None for everything.
 
         Raises:
             Spoilt: It does not fit, say.
             SandboxError: That container is lost.
         """
         for artifact, path in self._there:
+            if folders is not None and not within(artifact.source, folders):
+                continue
             with spoiling(f"the artifact {artifact.source} cannot be handed on"):
                 if path.is_dir():
                     await emptied(sandbox, artifact.source)

@@ -6,12 +6,15 @@ Whatever a policy does to its container, and to the programs in it, may make the
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from vf.bridges.harbor.config import Healthcheck
 from vf.bridges.harbor.model import AGENT_LOGS, ARTIFACTS, SOLUTION, TESTS, VERIFIER, Script
 from vf.sandbox.audit import Auditable
 from vf.sandbox.contract import ExecResult, Sandbox
@@ -162,6 +165,21 @@ async def fetch(sandbox: Sandbox, path: str, most: int) -> bytes | None:
         return None
     except (OSError, ValueError) as error:
         raise Spoilt(f"{path} cannot be read: {error}") from error
+
+
+async def healthy(sandbox: Sandbox, check: Healthcheck) -> str:
+    """Repeat a health check until it succeeds; return how it failed otherwise."""
+    grace = time.monotonic() + check.start_period_sec
+    failures = 0
+    while True:
+        starting = time.monotonic() < grace
+        done = await sandbox.exec(check.command, timeout=check.timeout_sec)
+        if done.ok:
+            return ""
+        failures += not starting
+        if failures >= check.retries or done.ended:
+            return f"its health check failed: {said(done)}"
+        await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
 
 
 def size_of(folder: Path) -> int:

@@ -109,7 +109,7 @@ class TaskFolders(Environment):
         """Make the task's container ready, and give the first instruction."""
         self.trial = trial = self.hold("trial", lambda: self._folders.trial(task, self.artifacts))
         self.rubric = FolderRubric(self._verify)
-        await trial.begin(await self.sandbox.use(itself))
+        await trial.begin(await self.sandbox.use(itself), self.sandbox.close)
         return self.first_messages(task)
 
     async def step(self, reply: Message) -> Step:

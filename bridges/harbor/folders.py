@@ -151,7 +151,7 @@ class Folders:
         return Trial(
             folder,
             self.rules,
-            put_back=not any(fnmatchcase(folder.id, each) for each in self.keep_changes),
+            keep_changes=any(fnmatchcase(folder.id, each) for each in self.keep_changes),
             keep_running=any(fnmatchcase(folder.id, each) for each in self.keep_running),
             folder=artifacts,
         )

@@ -116,8 +116,9 @@ class Attempt:
         """Make the container ready, and run the program on each part of the task."""
         trial, episode = self._trial, self._episode
         with own_deadline():
-            sandbox = await EpisodeSandbox.of(episode, self._source).use(itself)
-            await trial.begin(sandbox)
+            shared = EpisodeSandbox.of(episode, self._source)
+            sandbox = await shared.use(itself)
+            await trial.begin(sandbox, shared.close)
             await self._bring()
             url = urlsplit(self._endpoint.url)
             port = await sandbox.forward((url.hostname or "", url.port or 80))

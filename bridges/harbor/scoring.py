@@ -33,15 +33,6 @@ def verified(trace: Trace) -> float:
     return float(all(record.get("rewards") for record in records))
 
 
-def put_back(trace: Trace) -> float:
-    """How many files were put back or removed before the tests ran; the trace names the first."""
-    found = trace.info.get(INFO, {})
-    records = [*found.get("steps", {}).values()] or [found]
-    return float(
-        sum(len(each.get(name, ())) for each in records for name in ("put_back", "removed"))
-    )
-
-
 class FolderRubric(Rubric):
     """Scores a trace by its task's tests, which are run first where that has not been done.
 
@@ -52,7 +43,7 @@ class FolderRubric(Rubric):
     """
 
     def __init__(self, verify: Callable[[Trace], Awaitable[None]] | None = None) -> None:
-        super().__init__(outcome=task_reward, metrics=[verified, put_back])
+        super().__init__(outcome=task_reward, metrics=[verified])
         self._verify = verify
 
     async def score(self, trace: Trace) -> Score:

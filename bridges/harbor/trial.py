@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vf.bridges.harbor import container
 from vf.bridges.harbor.artifacts import Keeper
-from vf.bridges.harbor.config import Healthcheck
 from vf.bridges.harbor.model import Part, TaskFolder, World
+from vf.bridges.harbor.put_back import put_back
+from vf.bridges.harbor.seen import IN_MEMORY, Known, Work, kept, look
 from vf.bridges.harbor.specs import PROXY_PORT, agent_seconds, resolved
 from vf.bridges.harbor.verdict import Verdict, combine
-from vf.bridges.harbor.verifying import Known, put_right, run_tests
+from vf.bridges.harbor.verifying import run_tests
 from vf.runtime.errors import ConfigError, EnvironmentFailure
 from vf.runtime.own_deadline import own_deadline
+from vf.sandbox.audit import Auditable
 from vf.sandbox.contract import ExecResult, Sandbox
 from vf.sandbox.services.opening import Services
 from vf.sandbox.services.proxy import Proxy
@@ -27,6 +28,21 @@ from vf.sandbox.spec import SandboxSpec
 
 MOST_OUTPUT = 8000  # characters of what tests print that are recorded: the last ones
 SETUP_TIMEOUT = 300.0  # seconds for a step's setup.sh
+
+
+Leave = Callable[[], Awaitable[None]]
+AGENTS = "the agent's container"
+
+
+async def _stay() -> None:
+    """Leave a container as it is: it is needed later."""
+
+
+class Place(NamedTuple):
+    """A container, and what destroys it when nobody needs it any more."""
+
+    sandbox: Sandbox
+    leave: Leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +75,8 @@ class Trial:
     Attributes:
         task: The task.
         rules: What holds for all tasks.
-        put_back: Whether the image's programs are put back before the tests run.
-        keep_running: Whether what the agent left running is still there when the tests run.
+        keep_changes: Whether the tests run in the agent's container, with all that it changed.
+        keep_running: Whether they run there beside what the agent left running.
         folder: Where artifacts are kept; None to keep none.
         info: What is recorded of the episode, under ``harbor`` in ``Trace.info``.
         verdicts: Of the parts that were verified.
@@ -68,12 +84,13 @@ class Trial:
 
     task: TaskFolder
     rules: Rules
-    put_back: bool = True
+    keep_changes: bool = False
     keep_running: bool = False
     folder: Path | None = None
     info: dict[str, Any] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     _sandbox: Sandbox | None = None
+    _leave: Leave = _stay
     _proxy: Proxy | None = None
     _services: Services | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -135,26 +152,41 @@ class Trial:
             raise EnvironmentFailure("the task's container is not open")
         return self._sandbox
 
-    async def begin(self, sandbox: Sandbox) -> None:
+    async def begin(self, sandbox: Sandbox, leave: Leave) -> None:
         """Make a fresh container ready for the agent.
+
+        Args:
+            sandbox: The container.
+            leave: Destroys it. Called once the tests have a container of their own, if the agent
+                does not need its own any more.
 
         Raises:
             EnvironmentFailure: It does not get ready. Nothing of the agent's has run in it.
             SandboxError: It is lost.
         """
-        self._sandbox = sandbox
+        self._sandbox, self._leave = sandbox, leave
         if self.task.world.compose is not None:
             self._services = Services.beside(sandbox)
         with own_deadline():
             if self.rules.network:
                 self._proxy = await self._stack.enter_async_context(Proxy(self.task.world.allow))
-                await sandbox.forward(self._proxy.address, port=PROXY_PORT)
-            await container.make_folders(sandbox)
-            if self.task.world.healthcheck is not None:
-                problem = await healthy(sandbox, self.task.world.healthcheck)
-                if problem:
-                    raise EnvironmentFailure(f"task {self.task.id!r}: {problem}")
-            if problem := await self._prepare():
+            await self._ready(sandbox)
+            spec = self._spec(self.task.world)
+            if spec not in self.rules.known:
+                users = {part.verifier.user or container.ROOT for part in self.task.parts}
+                self.rules.known[spec] = await look(sandbox, users)
+            if problem := await self._prepare(sandbox, self.part):
+                raise EnvironmentFailure(f"task {self.task.id!r}: {problem}")
+
+    async def _ready(self, sandbox: Sandbox) -> None:
+        """Make a fresh container one of the task's, as its agent finds it."""
+        if self._proxy is not None:
+            self._allow(self.task.world.allow)
+            await sandbox.forward(self._proxy.address, port=PROXY_PORT)
+        await container.make_folders(sandbox)
+        if self.task.world.healthcheck is not None:
+            problem = await container.healthy(sandbox, self.task.world.healthcheck)
+            if problem:
                 raise EnvironmentFailure(f"task {self.task.id!r}: {problem}")
 
     async def close(self) -> None:
@@ -219,32 +251,71 @@ class Trial:
         return verdict
 
     async def _verified(self, part: Part) -> tuple[Verdict, dict[str, Any]]:
+        """End all programs, have hooks collect, end, restore, and test."""
         record: dict[str, Any] = {}
         try:
-            if not self.keep_running:
-                await container.end_programs(self.sandbox)
-            if self.put_back:
-                spec = self._spec(self.task.world)
-                known = self.rules.known.setdefault(spec, Known())
-                record |= await put_right(self.sandbox, self._fresh, known)
-            async with Keeper(self.folder, self.task.id, part.name) as keeper:
-                record |= await keeper.collect(self.sandbox, part)
+            async with AsyncExitStack() as stack:
+                keeper = await stack.enter_async_context(
+                    Keeper(self.folder, self.task.id, part.name)
+                )
+                place = Place(self.sandbox, self._leave if part is self.task.parts[-1] else _stay)
+                if not self.keep_running:
+                    await container.end_programs(place.sandbox)
+                if part.collect:  # they are run by the image's programs, and may run the agent's
+                    place = await self._restored(stack, place, part, record)
+                    record |= await keeper.run_hooks(place.sandbox, part)
+                    if not self.keep_running:
+                        await container.end_programs(place.sandbox)
+                record |= await keeper.collect(place.sandbox, part)
                 if part.own is None:
+                    place = await self._restored(stack, place, part, record)
+                    await keeper.hand_on(place.sandbox, IN_MEMORY)
                     self._allow(part.verifier.allow)
-                    return await self._tested(self.sandbox, part, record, own=False)
+                    return await self._tested(place.sandbox, part, record)
                 async with self._own(part) as sandbox:
-                    await keeper.hand_on(sandbox, part)
-                    return await self._tested(sandbox, part, record, own=True)
+                    await keeper.hand_on(sandbox)
+                    return await self._tested(sandbox, part, record)
         except container.Spoilt as spoilt:
             return Verdict(problem=str(spoilt)), record
 
+    async def _restored(
+        self, stack: AsyncExitStack, place: Place, part: Part, record: dict[str, Any]
+    ) -> Place:
+        """Return a container with nothing of the agent's but its work and what the task keeps.
+
+        A fresh one, unless the task needs the agent's own.
+        """
+        known = self.rules.known[self._spec(self.task.world)]
+        paths = kept(part, known.workdir)
+        if self.keep_changes or not known.visible:
+            record |= {"tests_in": AGENTS, "kept": ["/"]}
+            return place
+        assert isinstance(place.sandbox, Auditable)
+        if self.keep_running or self.task.world.compose is not None:
+            done = await put_back(place.sandbox, self._fresh, known, paths)
+            record |= {"tests_in": AGENTS, "kept": list(paths), **done}
+            return place
+        record |= {"tests_in": "a fresh container", "kept": list(paths)}
+        with Work(part, known) as work:
+            await work.take(place.sandbox)
+            await place.leave()  # or one waits for another's at the bound on containers
+            opened = await stack.enter_async_context(AsyncExitStack())
+            fresh = await opened.enter_async_context(self._fresh())
+            for each in self.task.parts[: self.task.parts.index(part) + 1]:
+                if problem := await self._prepare(fresh, each):
+                    record["setup"] = problem  # of a step, which needs the work
+            await container.end_programs(fresh)
+            assert isinstance(fresh, Auditable)
+            await work.put(fresh)
+        return Place(fresh, opened.aclose)
+
     async def _tested(
-        self, sandbox: Sandbox, part: Part, record: dict[str, Any], *, own: bool
+        self, sandbox: Sandbox, part: Part, record: dict[str, Any]
     ) -> tuple[Verdict, dict[str, Any]]:
         where = f"{self.task.path}: verifier.env"
         env = resolved(part.tests.env, where, self.rules.host_env)
         verdict, result = await run_tests(
-            sandbox, part, env, key=self.rules.reward_key, end=not (own or self.keep_running)
+            sandbox, part, env, key=self.rules.reward_key, end=not self.keep_running
         )
         if result is not None:
             record["tests"] = {
@@ -261,6 +332,7 @@ class Trial:
     async def _fresh(self) -> AsyncIterator[Sandbox]:
         """Open an unused container like the agent's."""
         async with self.rules.open(self._spec(self.task.world)) as sandbox:
+            await self._ready(sandbox)
             yield sandbox
 
     @asynccontextmanager
@@ -275,7 +347,7 @@ class Trial:
                 await sandbox.forward(proxy.address, port=PROXY_PORT)
             await container.make_folders(sandbox)
             if part.own.healthcheck is not None:
-                problem = await healthy(sandbox, part.own.healthcheck)
+                problem = await container.healthy(sandbox, part.own.healthcheck)
                 if problem:
                     raise EnvironmentFailure(f"task {self.task.id!r}, its tests: {problem}")
             yield sandbox
@@ -286,25 +358,24 @@ class Trial:
             if not self.keep_running:
                 await container.end_programs(self.sandbox)
             await container.clear(self.sandbox)
-            return await self._prepare()
+            return await self._prepare(self.sandbox, self.part)
         except container.Spoilt as spoilt:
             return str(spoilt)
 
-    async def _prepare(self) -> str:
-        """Put this part's files in, and run its set-up; return what went wrong, or nothing."""
-        part = self.part
+    async def _prepare(self, sandbox: Sandbox, part: Part) -> str:
+        """Put a part's files in, and run its set-up; return what went wrong, or nothing."""
         self._allow(self.task.world.allow)
         if part.files is not None:
             try:
-                await self.sandbox.upload(part.files, leave_out=())
+                await sandbox.upload(part.files, leave_out=())
             except OSError as error:
                 return f"the files of step {part.name!r} cannot be copied in: {error}"
         if part.setup:
-            done = await self.sandbox.exec(["bash", "setup.sh"], timeout=SETUP_TIMEOUT)
+            done = await sandbox.exec(["bash", "setup.sh"], timeout=SETUP_TIMEOUT)
             if not done.ok:
                 return f"setup.sh of step {part.name!r} failed: {container.said(done)}"
         if part.healthcheck is not None:
-            problem = await healthy(self.sandbox, part.healthcheck)
+            problem = await container.healthy(sandbox, part.healthcheck)
             if problem:
                 return f"step {part.name!r}: {problem}"
         self._allow(part.agent.allow)
@@ -313,18 +384,3 @@ class Trial:
     def _allow(self, hosts: Sequence[str]) -> None:
         if self._proxy is not None:
             self._proxy.allow(hosts)
-
-
-async def healthy(sandbox: Sandbox, check: Healthcheck) -> str:
-    """Repeat a health check until it succeeds; return how it failed otherwise."""
-    grace = time.monotonic() + check.start_period_sec
-    failures = 0
-    while True:
-        starting = time.monotonic() < grace
-        done = await sandbox.exec(check.command, timeout=check.timeout_sec)
-        if done.ok:
-            return ""
-        failures += not starting
-        if failures >= check.retries or done.ended:
-            return f"its health check failed: {container.said(done)}"
-        await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)

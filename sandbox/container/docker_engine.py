@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from vf.runtime.errors import ConfigError, HostLost, SandboxError
@@ -60,7 +60,10 @@ class LimitNotEnforced(EngineProblem):
     """The kernel or the engine would ignore a limit, and code could take the host down."""
 
 
+T = TypeVar("T")
+
 CALLS_AT_ONCE = 8
+PIECE = 2**20  # bytes of an answer that comes in pieces
 CONNECT_TIMEOUT = 20  # seconds until the engine must have said which version it is
 ANY_VERSION = "1.40"  # of the API, to ask for the engine's own
 CALL_TIMEOUT = 120  # seconds without an answer from the engine
@@ -163,10 +166,20 @@ class Engine:
             EngineRefused: The engine answered with an error.
             SandboxError: The engine did not answer.
         """
-        loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(
-            self._threads, partial(self.call_now, method, *args, **kwargs)
-        )
+        return await self._in_thread(partial(self.call_now, method, *args, **kwargs))
+
+    async def stream(self, read: Callable[[Iterator[bytes]], T], method: str, *args: Any) -> T:
+        """Call a method, and have the pieces of its answer read in the thread; raises likewise."""
+
+        def work() -> T:
+            with _errors_of(method):
+                answer = getattr(self.client, method)(*args, chunk_size=PIECE)
+                return read(iter(answer[0] if isinstance(answer, tuple) else answer))
+
+        return await self._in_thread(work)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        answer = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:

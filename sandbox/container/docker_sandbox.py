@@ -12,23 +12,25 @@ import contextlib
 import errno
 import itertools
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 from vf.runtime.errors import ConfigError, HostLost, SandboxError
-from vf.sandbox.audit import Change
 from vf.sandbox.container.disk import LABEL as DISK_LABEL
 from vf.sandbox.container.disk import DiskWatch
 from vf.sandbox.container.docker_engine import (
+    NOT_THERE,
     Engine,
+    EngineRefused,
     ImageMissing,
     ImageUnfit,
     RuntimeUnknown,
 )
 from vf.sandbox.container.ending import describe_end, ended_from_outside
 from vf.sandbox.container.kit import KitGone, kit_of
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile, container_settings
+from vf.sandbox.container.profile import DEFAULT_IMAGE, KIT_PYTHON, Profile, container_settings
 from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.remains import forget, remember_container
 from vf.sandbox.container.snapshot import (
@@ -47,11 +49,34 @@ log = logging.getLogger("vf.sandbox")
 
 START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
 NO_PROGRAM = ("executable file not found", "no such file or directory")
-_KINDS: dict[int, Literal["added", "changed", "deleted"]] = {
-    0: "changed",
-    1: "added",
-    2: "deleted",
-}
+# Removes the paths that it reads, by their bytes.
+REMOVE = """
+import os, stat, sys
+
+def remove(path):
+    folder = stat.S_ISDIR(os.lstat(path).st_mode)
+    if folder:
+        os.chmod(path, 0o700)
+        for name in os.listdir(path):
+            remove(path + b"/" + name)
+    (os.rmdir if folder else os.unlink)(path)
+
+sys.setrecursionlimit(10**5)
+for path in filter(None, sys.stdin.buffer.read().split(b"\\0")):
+    try:
+        parent = os.path.dirname(path)
+        mode = stat.S_IMODE(os.lstat(parent).st_mode)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            os.chmod(parent, mode | 0o700)
+        try:
+            remove(path)
+        finally:
+            if stat.S_IMODE(os.lstat(parent).st_mode) != mode:
+                os.chmod(parent, mode)
+    except OSError:
+        pass
+"""
+T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
@@ -226,14 +251,34 @@ class DockerSandbox(SessionSandbox):
         self._session.lose(f"its root has grown by {size} bytes, more than disk = {disk}")
         self._end()
 
-    async def changes(self) -> list[Change]:
-        """Ask the engine; see :meth:`~vf.sandbox.audit.Auditable.changes`."""
+    async def read_tree(self, path: str, read: Callable[[Iterator[bytes]], T]) -> T:
+        """Ask the engine; see :meth:`~vf.sandbox.audit.Auditable.read_tree`."""
+        await self._check()
+        whole = ("export", self.name) if path == "/" else ("get_archive", self.name, path)
         try:
-            await self._ask(lambda session: session.ping())
-        except Ended as end:
-            raise OSError(errno.EIO, str(end)) from None
-        found = await self._engine.call("diff", self.name) or []
-        return [Change(_KINDS[each["Kind"]], each["Path"]) for each in found]
+            return await self._engine.stream(read, *whole)
+        except EngineRefused as error:
+            await self._check()
+            if error.status == NOT_THERE:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+            raise OSError(errno.EIO, str(error), path) from error
+
+    async def write_tree(self, archive: BinaryIO) -> None:
+        """Ask the engine; see :meth:`~vf.sandbox.audit.Auditable.write_tree`."""
+        await self._check()
+        try:
+            await self._engine.call("put_archive", self.name, "/", archive)
+        except EngineRefused as error:
+            await self._check()
+            raise OSError(errno.EIO, str(error)) from error
+
+    async def remove(self, paths: Collection[str]) -> None:
+        """Remove them with the kit's Python; see :meth:`~vf.sandbox.audit.Auditable.remove`."""
+        await self._check()
+        given = b"\0".join(map(os.fsencode, paths))
+        for user in ("0", None):
+            command = [*KIT_PYTHON, "-c", REMOVE]
+            await self.exec(command, input=given, user=user, cwd="/", timeout=START_TIMEOUT)
 
     async def _outside(self) -> str | None:
         if self._overflow:

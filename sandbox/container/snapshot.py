@@ -11,12 +11,11 @@ import errno
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from vf.runtime.errors import SandboxError, VfError
-from vf.sandbox.audit import Change
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.reaper import PREFIX, this_host, this_process, why_dead
@@ -97,8 +96,16 @@ class EndedSandbox(SessionSandbox):
         """Raise OSError: there is nothing to keep."""
         raise OSError(errno.EIO, self._end_of_it)
 
-    async def changes(self) -> list[Change]:
-        """Raise OSError: there is nothing to compare."""
+    async def read_tree(self, path: str, read: Callable[[Iterator[bytes]], T]) -> T:
+        """Raise OSError: there is nothing to read."""
+        raise OSError(errno.EIO, self._end_of_it)
+
+    async def write_tree(self, archive: BinaryIO) -> None:
+        """Raise OSError: there is nothing to write to."""
+        raise OSError(errno.EIO, self._end_of_it)
+
+    async def remove(self, paths: Collection[str]) -> None:
+        """Raise OSError: there is nothing to remove."""
         raise OSError(errno.EIO, self._end_of_it)
 
     async def _ask(self, call: Callable[[Session], Awaitable[T]]) -> T:

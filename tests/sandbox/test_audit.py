@@ -1,16 +1,21 @@
-"""Bringing a sandbox to rest, and what was changed in it, whatever ran there."""
+"""Stopping all programs of a sandbox, and copying its trees, whatever ran there."""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import os
+import tempfile
+from functools import partial
 
 import pytest
 
-from vf.sandbox.audit import Auditable, Change
+from vf.sandbox.audit import Auditable
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.hosting.source import sandbox_source
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.spec import SandboxSpec
+from vf.sandbox.trees import Tree, read_pieces
 
 ROOT = SandboxSpec(image="vf-sandbox:latest", writable=True, user="0", workdir="/")
 HIDDEN = "setsid sh -c 'while :; do sleep 0.05; done' >/dev/null 2>&1 & setsid setsid sleep 99 &"
@@ -71,30 +76,52 @@ def test_a_fork_bomb_ends(engine: Engine) -> None:
     asyncio.run(check())
 
 
-def test_changes_are_the_engines_word(engine: Engine) -> None:
+LEAVE = (
+    "mkdir -p /work/inner && cd /work && echo one > a && ln -s /etc link && mkfifo pipe && "
+    "touch -d @1 a && echo x > inner/$(printf '\\377') && chmod 000 inner a"
+)
+
+
+def test_trees_are_copied_by_the_engine_with_everything_that_they_have(engine: Engine) -> None:
+    async def tree(sandbox: Auditable, path: str) -> Tree:
+        under = path.rpartition("/")[0]
+        return await sandbox.read_tree(path, partial(read_pieces, under=under, max_bytes=2**30))
+
     async def check() -> None:
-        async with sandbox_source("docker").open(ROOT) as sandbox:
-            assert isinstance(sandbox, Auditable)
-            before = await sandbox.changes()
-            done = await sandbox.exec(
-                "rm /usr/bin/cmp; echo 1 >> /etc/profile; touch /new /tmp/none; "
-                "mv /usr/bin/diff /usr/bin/find && touch -r /bin/sh /usr/bin/find"
-            )
-            assert done.ok
-            found = {change for change in await sandbox.changes() if change not in before}
-            assert {
-                Change("deleted", "/usr/bin/cmp"),
-                Change("changed", "/etc/profile"),
-                Change("added", "/new"),
-                Change("changed", "/usr/bin/find"),
-                Change("deleted", "/usr/bin/diff"),
-            } <= found
-            assert not any(change.path.startswith("/tmp/") for change in found)
+        async with (
+            sandbox_source("docker").open(ROOT) as one,
+            sandbox_source("docker").open(ROOT) as other,
+        ):
+            assert isinstance(one, Auditable)
+            assert isinstance(other, Auditable)
+            assert (await one.exec(["bash", "-c", LEAVE])).ok
+            found = await tree(one, "/work")
+            name = os.fsdecode(b"/work/inner/\xff")
+            assert set(found) == {
+                "/work",
+                "/work/a",
+                "/work/inner",
+                "/work/link",
+                "/work/pipe",
+                name,
+            }
+            with tempfile.TemporaryFile() as file:
+                await one.read_tree("/work", lambda pieces: file.writelines(pieces))
+                file.seek(0)
+                await other.exec("mkdir /work; mkdir /work/a")
+                await other.write_tree(file)
+            assert await tree(other, "/work") == found
+            assert set(found) <= set(await tree(other, "/"))
+            await other.remove([name, "/work/a", "/nothing"])
+            left = set(found) - {name, "/work/a"}
+            assert set(await tree(other, "/work")) == left
+            with pytest.raises(FileNotFoundError):
+                await tree(other, "/nothing")
 
     asyncio.run(check())
 
 
-def test_a_sandbox_that_has_ended_has_no_changes(engine: Engine) -> None:
+def test_a_sandbox_that_has_ended_has_no_trees(engine: Engine) -> None:
     async def check() -> None:
         async with sandbox_source({"lifetime": 2.0}).open(ROOT) as sandbox:
             assert isinstance(sandbox, Auditable)
@@ -102,7 +129,11 @@ def test_a_sandbox_that_has_ended_has_no_changes(engine: Engine) -> None:
             with pytest.raises(OSError, match="has ended"):
                 await sandbox.end_programs()
             with pytest.raises(OSError, match="has ended"):
-                await sandbox.changes()
+                await sandbox.read_tree("/etc", list)
+            with pytest.raises(OSError, match="has ended"):
+                await sandbox.write_tree(io.BytesIO(bytes(10240)))
+            with pytest.raises(OSError, match="has ended"):
+                await sandbox.remove(["/etc/hosts"])
 
     asyncio.run(check())
 

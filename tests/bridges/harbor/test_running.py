@@ -51,13 +51,13 @@ env = { SEED = "7" }
 """,
         files={
             "tests/test.sh": SCRIPT + 'echo "$KIND $SEED $(id -un) $PWD" > /logs/artifacts/seen\n'
-            '[ "$(cat /tmp/who)" = "www-data /srv fruit none" ] && r=1 || r=0\n'
+            '[ "$(cat /logs/agent/who)" = "www-data /srv fruit none" ] && r=1 || r=0\n'
             'echo "{\\"reward\\": $r, \\"files\\": 3}" > /logs/verifier/reward.json\n'
             "cat /logs/artifacts/seen\n",
         },
     )
     (trace,) = play(
-        path, [bash('echo "$(id -un) $PWD $KIND $SECRET" > /tmp/who; ls -ld /tests'), ""]
+        path, [bash('echo "$(id -un) $PWD $KIND $SECRET" > /logs/agent/who; ls -ld /tests'), ""]
     )
     assert record(trace)["tests"]["output"] == "fruit 7 root /srv\n"
     assert record(trace)["rewards"] == {"reward": 1.0, "files": 3.0}
@@ -76,7 +76,9 @@ def test_changes_can_be_a_tasks_point(make_task: MakeTask) -> None:
     ]
     path = make_task(files=files)
     (trace,) = play(path, attack, keep_changes=["task"])
-    assert (trace.reward, "put_back" in record(trace)) == (1.0, False)
+    assert (trace.reward, record(trace)["kept"]) == (1.0, ["/"])
+    (trace,) = play(path, attack)
+    assert trace.reward == 0.0
 
 
 def test_what_runs_can_be_kept_for_tests_that_need_it(make_task: MakeTask) -> None:
@@ -89,6 +91,8 @@ def test_what_runs_can_be_kept_for_tests_that_need_it(make_task: MakeTask) -> No
     (ended,) = play(path, serve)
     (kept,) = play(path, serve, keep_running=["t*"])
     assert (ended.reward, kept.reward) == (0.0, 1.0)
+    assert record(ended)["tests_in"] == "a fresh container"
+    assert record(kept)["tests_in"] == "the agent's container"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,264 @@
+"""What the tests see of an agent: the work folder and what the task keeps, in a fresh container.
+
+Of the agent's container the work folder, ``/app``, ``/logs``, and the declared artifacts are
+copied, by the engine: no program inside has a part in it. Everything else is the image's. In a
+home that is part of the work, hidden files are programs' settings, and so they are the image's too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import tarfile
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import PurePosixPath
+from typing import BinaryIO, Self, TypeVar
+
+from vf.bridges.harbor.container import ROOT, Spoilt, as_root
+from vf.bridges.harbor.model import VERIFIER, Part
+from vf.runtime.errors import SandboxError
+from vf.runtime.workers import in_thread
+from vf.sandbox.audit import Auditable
+from vf.sandbox.contract import Sandbox
+from vf.sandbox.trees import (
+    Tree,
+    above,
+    copy_tree,
+    differences,
+    read_pieces,
+    reading,
+    within,
+    writing,
+)
+
+MOST = 4 * 2**30  # bytes of the work
+APP = "/app"  # the format's own work folder
+LOGS = "/logs"  # without the tests' own
+IN_MEMORY = ("/tmp", "/dev/shm")  # the engine does not see what is there
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of an image.
+
+    Attributes:
+        workdir: The working directory; empty where it has none of its own.
+        homes: The homes of those who run tests.
+        visible: Whether the engine sees what is written in the container.
+        tree: All of its files, once they were needed.
+    """
+
+    workdir: str
+    homes: Mapping[str, str] = field(default_factory=dict)
+    visible: bool = True
+    tree: Tree | None = None
+
+
+async def look(sandbox: Sandbox, users: Collection[str]) -> Known:
+    """Look up what has to be known of an image, in a container that no agent has used.
+
+    Raises:
+        Spoilt: Its shell does not work.
+        SandboxError: It is lost.
+    """
+    workdir = (await sandbox.exec(["/bin/sh", "-c", "pwd -P"])).stdout.strip()
+    homes = {}
+    for user in users:
+        said = await sandbox.exec(["/bin/sh", "-c", 'printf %s "$HOME"'], user=user, cwd="/")
+        homes[user] = said.stdout
+    visible = isinstance(sandbox, Auditable) and not within(workdir, IN_MEMORY)
+    if isinstance(sandbox, Auditable) and visible:
+        mark = f"/logs/.vf-{secrets.token_hex(8)}"
+        await as_root(sandbox, f": > {mark}")
+        try:
+            await sandbox.read_tree(mark, lambda pieces: sum(map(len, pieces)))
+        except FileNotFoundError:
+            visible = False  # not every runtime lets its engine see what is written
+        await as_root(sandbox, f"rm {mark}")
+    return Known("" if workdir == "/" else workdir, homes, visible)
+
+
+def declared(part: Part) -> list[str]:
+    """Return what a part keeps beside its work, of the agent's own container."""
+    return [each.source for each in part.artifacts if each.service in (None, "main")]
+
+
+def kept(part: Part, workdir: str) -> tuple[str, ...]:
+    """Return the folders and files of the agent's container that the tests see.
+
+    None is within another, and none is held in memory.
+    """
+    own = [workdir] if workdir else []
+    every = {
+        str(PurePosixPath(workdir or "/", path)) for path in (*own, APP, LOGS, *declared(part))
+    }
+    return tuple(
+        path
+        for path in sorted(every)
+        if not within(path, every - {path}) and not within(path, IN_MEMORY)
+    )
+
+
+class Work:
+    """What the tests see of an agent. Used as ``with Work(...) as work``.
+
+    Args:
+        part: The part of the task that it is for.
+        known: What is known of the image.
+    """
+
+    def __init__(self, part: Part, known: Known) -> None:
+        self.paths = kept(part, known.workdir)
+        home = known.homes.get(part.verifier.user or ROOT, "")
+        self._home = home if within(home, self.paths) else ""
+        self._declared = declared(part)
+        self._archives: dict[str, BinaryIO] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Remove the copies."""
+        self._stack.close()
+
+    async def take(self, sandbox: Auditable) -> None:
+        """Copy it out of a container in which nothing runs any more.
+
+        Raises:
+            Spoilt: It is too large, or the container has ended.
+            SandboxError: The container is lost, or this machine fails.
+        """
+        files = {path: self._file() for path in self.paths}
+        with trees("the work cannot be copied for the tests"):
+            there = await _each(
+                sandbox, {path: partial(_save, file) for path, file in files.items()}
+            )
+        self._archives = {path: files[path] for path in there}
+
+    async def put(self, sandbox: Auditable) -> None:
+        """Make it what a container has that nobody has used, and compare.
+
+        Raises:
+            Spoilt: It does not fit, or is no longer the same there.
+            SandboxError: The container is lost, or this machine fails.
+        """
+        with trees("the work cannot be copied for the tests"):
+            there = await self._found(sandbox)
+            work: Tree = await in_thread(self._copy)
+            for path in (self._home, *above(self._home)):
+                if path in work and work[path].kind != tarfile.DIRTYPE:
+                    raise ValueError(f"{path} is not a folder any more")
+            gone, missing = differences(there, work)
+            if not gone and not missing:
+                return
+            archive = self._file()
+            await in_thread(self._copy, archive, missing)
+            if gone:
+                await sandbox.remove(gone)
+            await sandbox.write_tree(archive)
+            there = await self._found(sandbox)
+        for path in there.keys() | work.keys():
+            if there.get(path) != work.get(path):
+                raise Spoilt(f"the work cannot be copied for the tests: {path!r} is not the same")
+
+    def _file(self) -> BinaryIO:
+        with _this_machine():
+            return self._stack.enter_context(tempfile.TemporaryFile())
+
+    def _copy(self, archive: BinaryIO | None = None, chosen: Collection[str] = ()) -> Tree:
+        """Return all of it, and write what is chosen of it to an archive. Blocks."""
+        found: Tree = {}
+        with _this_machine(), ExitStack() as stack:
+            to: tarfile.TarFile | None = None
+            if archive is not None:
+                to = stack.enter_context(writing(archive))
+            wanted = self._is_work if to is None else chosen.__contains__
+            for path, file in self._archives.items():
+                file.seek(0)
+                with reading(file) as source:
+                    found |= copy_tree(source, to, under=_parent(path), wanted=wanted, whole=True)
+        if archive is not None:
+            archive.seek(0)
+        return found
+
+    async def _found(self, sandbox: Auditable) -> Tree:
+        """Return what a container has of it."""
+        most = 2 * MOST
+        readers = {p: partial(read_pieces, under=_parent(p), max_bytes=most) for p in self.paths}
+        found = await _each(sandbox, readers)
+        every = (item for tree in found.values() for item in tree.items())
+        return {path: entry for path, entry in every if self._is_work(path)}
+
+    def _is_work(self, path: str) -> bool:
+        hidden = bool(self._home) and path.startswith(f"{self._home}/.")
+        return within(path, self._declared) or not (hidden or within(path, (VERIFIER,)))
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+async def _each(
+    sandbox: Auditable, readers: Mapping[str, Callable[[Iterator[bytes]], T]]
+) -> dict[str, T]:
+    """Read some paths at once, and return what comes of those that are there."""
+    reading = (sandbox.read_tree(path, read) for path, read in readers.items())
+    done = await asyncio.gather(*reading, return_exceptions=True)  # all of them: they have files
+    found: dict[str, T] = {}
+    for path, result in zip(readers, done, strict=True):
+        if not isinstance(result, BaseException):
+            found[path] = result
+        elif not isinstance(result, FileNotFoundError):
+            raise result
+    return found
+
+
+def _save(file: BinaryIO, pieces: Iterator[bytes]) -> None:
+    """Write an archive to a file. Blocks.
+
+    Raises:
+        ValueError: It is too large.
+    """
+    left = MOST
+    for piece in pieces:
+        left -= len(piece)
+        if left < 0:
+            raise ValueError(f"it has more than {MOST} bytes")
+        with _this_machine():
+            file.write(piece)
+
+
+@contextlib.contextmanager
+def _this_machine() -> Iterator[None]:
+    """Treat an OSError as this machine's.
+
+    Raises:
+        SandboxError: There was one.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SandboxError(f"the agent's work cannot be copied: {error}") from error
+
+
+@contextlib.contextmanager
+def trees(what: str) -> Iterator[None]:
+    """Treat what is no tree of files, and what cannot be read or written, as the agent's doing.
+
+    Raises:
+        Spoilt: There was something.
+    """
+    try:
+        yield
+    except (OSError, ValueError, tarfile.TarError) as error:
+        raise Spoilt(f"{what}: {error}") from error
