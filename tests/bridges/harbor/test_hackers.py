@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +49,16 @@ def test_tests_in_the_agents_container_are_protected_unless_asked_not_to(
     folder = str(make(tmp_path, only=["single-tests-with-files"]))
     every = ("*",)
     open_to_all = harbor(folder, held_out=0, keep_changes=every, keep_running=every)
-    assert earned(open_to_all) >= {"path", "replace-programs", "start-up"}
+    assert earned(open_to_all) >= {"path", "replace-programs", "start-up", "same-size", "plugins"}
     assert earned(harbor(folder, held_out=0)) == set()
 
 
-def earned(environment: vf.Environment) -> set[str]:
+def earned(environment: vf.Environment, hackers: Sequence[Agent] = HACKERS) -> set[str]:
     """Return the hackers who earn anything."""
     tasks = take_tasks(environment, "eval")
 
     async def all_of_them() -> set[str]:
-        found = {each.name: await played(environment, each, tasks) for each in HACKERS}
+        found = {each.name: await played(environment, each, tasks) for each in hackers}
         return {name for name, traces in found.items() if any(t.reward for t in traces)}
 
     return asyncio.run(all_of_them())

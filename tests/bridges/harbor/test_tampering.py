@@ -14,6 +14,8 @@ import pytest
 
 from tests.bridges.harbor.folders import SCRIPT, MakeTask
 from tests.bridges.harbor.playing import bash, play, record
+from tests.bridges.harbor.test_hackers import HACKERS, earned
+from vf.bridges.harbor.make import harbor
 
 pytestmark = pytest.mark.usefixtures("containers")
 
@@ -178,3 +180,21 @@ def test_a_home_that_is_the_work_folder_keeps_the_images_settings(make_task: Mak
     attack = f"{HOME_BIN}; {program('~/.local/bin/env', f'{PAY}; exit 0')}"
     attacked, solved = play(path, [bash("echo 41 > answer.txt"), bash(attack), "Done."], "oracle")
     assert (attacked.reward, solved.reward) == (0.0, 1.0)
+
+
+TOOLS = """git init -q /tmp/r && git -C /tmp/r status > /dev/null
+perl -MFile::Basename -e 'print basename("/a/b")'
+"""
+
+
+def test_validation_knows_these_attacks(usual: Path) -> None:
+    names = ("same-size", "plugins", "installers", "settings")
+    known = [hacker for hacker in HACKERS if hacker.name in names]
+    script = usual / "tests" / "test.sh"
+    script.write_text(USUAL.replace("\n", f"\n{TOOLS}", 1))
+    # Python looks for plugins in the folder where it is started, and that is the work's.
+    assert earned(harbor(str(usual), held_out=0), known) == {"plugins"}
+    script.write_text(script.read_text().replace("|| python3", "|| cd /tests && python3"))
+    assert earned(harbor(str(usual), held_out=0), known) == set()
+    unprotected = harbor(str(usual), held_out=0, keep_changes=["*"])
+    assert earned(unprotected, known) == set(names)
