@@ -231,11 +231,11 @@ def test_lora_is_learned_through_vllm_and_a_killed_server_comes_back(
 def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     make_trainer: Callable[..., RLTrainer], vllm_python: str, tmp_path: Path
 ) -> None:
-    model = shutil.copytree(resolve_model("tiny"), tmp_path / "model")
+    folder = shutil.copytree(resolve_model("tiny"), tmp_path / "model")
     own_way = {"top_k": 2, "top_p": 0.5, "repetition_penalty": 1.3}  # which vLLM would go
-    (model / "generation_config.json").write_text(json.dumps({**own_way, "eos_token_id": 2}))
+    (folder / "generation_config.json").write_text(json.dumps({**own_way, "eos_token_id": 2}))
     trainer = make_trainer(
-        model=str(model),
+        model=str(folder),
         inference=inference(vllm_python),
         use_lora=False,
         learning_rate=3e-4,

@@ -133,7 +133,7 @@ NAMES = ["toString", "__proto__", "constructor", "valueOf", "hasOwnProperty"]
 
 def test_names_that_every_object_of_a_script_has_are_names_like_others(tmp_path: Path) -> None:
     one, other = make_run(tmp_path / "one"), make_run(tmp_path / "toString")
-    append(one, line(4, **{name: 1.5 for name in NAMES}))
+    append(one, line(4, **dict.fromkeys(NAMES, 1.5)))
     append(other, line(4, **{f"metric/{name}": 2.5 for name in NAMES}))
 
     async def check(tab: Tab) -> None:
@@ -144,7 +144,7 @@ def test_names_that_every_object_of_a_script_has_are_names_like_others(tmp_path:
         for name in NAMES:
             assert name in shown
             assert f"metric/{name}" in shown
-        append(one, line(5, **{name: 3.5 for name in NAMES}))
+        append(one, line(5, **dict.fromkeys(NAMES, 3.5)))
         await tab.until(f"{chart('toString')}.includes('3.5')")
 
     live([tmp_path], tmp_path, check)

@@ -14,11 +14,11 @@ import pytest
 import vf
 from tests.inference.endpoint.rollout_talk import TOOL, Texts, opened, token_model
 from tests.waiting import until
-from vf.inference.endpoint.bodies import MOST_AT_ONCE, MOST_BYTES
+from vf.inference.endpoint.bodies import MOST_AT_ONCE
 from vf.inference.endpoint.chat import Chat
 from vf.inference.endpoint.dialect import Asked
 from vf.inference.rendering.chat_template import ChatTemplate
-from vf.inference.request_limits import SMALL, most_bytes
+from vf.inference.request_limits import MOST_BYTES, SMALL, most_bytes
 
 USER = {"role": "user", "content": "Tea?"}
 GOOD = {"model": "policy", "messages": [USER]}

@@ -12,7 +12,7 @@ import pytest
 
 import vf
 from vf.inference.rendering.renderer import token_texts
-from vf.traces.view.plain import visible
+from vf.runtime.visible import visible
 from vf.traces.view.sources import find_sources, refuse_foreign
 from vf.trainer.commands.view import main
 

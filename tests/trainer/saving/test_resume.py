@@ -179,9 +179,9 @@ def test_the_step_after_a_resume_does_not_answer_for_it(
     trainer.save()
     restore = trainer.collector.restore
 
-    def restore_slowly(queue: Any) -> None:
+    def restore_slowly(*args: Any) -> None:
         clock.jump(1e6)
-        restore(queue)
+        restore(*args)
 
     monkeypatch.setattr(trainer.collector, "restore", restore_slowly)
     trainer.resume()

@@ -67,7 +67,7 @@ def parse(**args: Any) -> None:
         ("learning_rate", math.inf, "learning_rate"),
     ],
 )
-def test_what_is_no_number_is_named(name: str, value: Any, said: str) -> None:
+def test_what_is_not_a_number_is_named(name: str, value: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=f"trainer.args.{said}"):
         parse(**{name: value})
 
