@@ -51,7 +51,7 @@ async def try_endpoint(
             _meaning(config, error, where, None if known is None else list(known), key)
         ) from None
     except ContextFull:
-        size = (await _models(config, key) or {}).get(config.model)
+        size, _ = (await _models(config, key) or {}).get(config.model, (None, ""))
         raise ConfigError(
             f"{where}: the context of {config.model!r}{_tokens(size)} has no room for the "
             "environment's tools and an answer. Serve it with a longer context"
@@ -59,9 +59,10 @@ async def try_endpoint(
     finally:
         await model.close()
     known = await _models(config, key)
+    size, owner = (known or {}).get(config.model, (None, ""))
+    config.sends_every_field = owner == "vllm"
     if known and config.model not in known:
         return f"{where} answers as {config.model!r}, though it lists only {_listed(list(known))}"
-    size = (known or {}).get(config.model)
     if size is not None and evaluation.max_tokens >= size:
         return (
             f"{config.model!r} has a context of {size:,} tokens: an answer ends where it is full, "
@@ -109,8 +110,8 @@ def _unreachable(error: ModelError) -> bool:
     return isinstance(error.__cause__, openai.APIConnectionError)
 
 
-async def _models(config: ModelConfig, key: str | None) -> dict[str, int | None] | None:
-    """Return the models that the server lists, with the size of their context if it tells.
+async def _models(config: ModelConfig, key: str | None) -> dict[str, tuple[int | None, str]] | None:
+    """Return the models that the server lists: the size of their context if it tells, the owner.
 
     Returns:
         None if it lists no models.
@@ -123,10 +124,17 @@ async def _models(config: ModelConfig, key: str | None) -> dict[str, int | None]
     try:
         async with client:
             page = await client.models.list()
-            sizes = {str(entry.id): getattr(entry, "max_model_len", None) for entry in page.data}
-            return {id: size if isinstance(size, int) else None for id, size in sizes.items()}
+            return {
+                str(entry.id): (_size(entry), str(getattr(entry, "owned_by", "")))
+                for entry in page.data
+            }
     except (openai.OpenAIError, ValueError, AttributeError, TypeError):
         return None
+
+
+def _size(entry: Any) -> int | None:
+    size = getattr(entry, "max_model_len", None)
+    return size if isinstance(size, int) else None
 
 
 def _listed(names: Sequence[str]) -> str:

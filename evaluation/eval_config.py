@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from vf.environments.locate import absolute
 from vf.environments.registry import label
@@ -81,6 +81,8 @@ class Prices(Strict):
 class ModelConfig(Strict):
     """``[[models]]``: the models to measure."""
 
+    _sends_every_field: bool = PrivateAttr(default=False)
+
     model: str
     """Name at the API; for an engine started here, a folder, `tiny` or a hub name."""
     name: str = ""
@@ -143,6 +145,15 @@ class ModelConfig(Strict):
             raise ValueError(f"{', '.join(sorted(wrong))} has no effect with {where}")
         self.name = self.name or self.model
         return self
+
+    @property
+    def sends_every_field(self) -> bool:
+        """Whether the API gets neutral sampling fields too: vLLM has other defaults for some."""
+        return self._sends_every_field
+
+    @sends_every_field.setter
+    def sends_every_field(self, value: bool) -> None:
+        self._sends_every_field = value
 
     def _names_api(self) -> bool:
         """Return whether a name with a slash is one at an API: OpenAI's own has none."""

@@ -172,6 +172,7 @@ def chat_model(config: ModelConfig, timeout: float) -> ChatModel:
         tool_style=config.tool_style or "template",
         request_fields=config.request_fields,
         send_reasoning=config.send_reasoning,
+        every_field=config.sends_every_field,
     )
 
 

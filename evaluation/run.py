@@ -33,6 +33,7 @@ from vf.evaluation.models import (
 from vf.evaluation.progress import Progress
 from vf.evaluation.results import Cell, ResultsFolder, mark
 from vf.evaluation.tally import Summary, Tally
+from vf.inference.model import NEUTRAL
 from vf.runtime.calling import call
 from vf.runtime.errors import VfError, did_you_mean
 from vf.runtime.seeding import derive_seed
@@ -269,6 +270,23 @@ async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress)
         note = await try_endpoint(model, config, tools)
         if note is not None:
             progress.say(f"note: {note}")
+        progress.say(_sampling(config, model))
+
+
+def _sampling(config: EvalConfig, model: ModelConfig) -> str:
+    """Say how answers of an API are sampled, and what of that is not for us to say."""
+    sampling = config.sampling
+    said = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    open_fields = []
+    for name, neutral in NEUTRAL.items():
+        value = getattr(sampling, name)
+        if model.sends_every_field or value != neutral:
+            said[name] = value
+        elif name not in said and name not in model.extra_body:
+            open_fields.append(name)
+    text = ", ".join(f"{name} = {value:g}" for name, value in said.items())
+    own = f"; {', '.join(open_fields)} as the API has it" if open_fields else ""
+    return f"{model.name}: answers are sampled with {text}{own}"
 
 
 async def _run_model(

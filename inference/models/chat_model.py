@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vf.inference.completions import sampling_fields
-from vf.inference.model import ContextFull, Conversation, Reply, Sampling, ToolStyle
+from vf.inference.model import NEUTRAL, ContextFull, Conversation, Reply, Sampling, ToolStyle
 from vf.inference.models.chat_answers import (
     REASONING,
     TOO_LONG_STATUSES,
@@ -63,6 +63,9 @@ class ChatModel:
             refusal of ``max_tokens``, of ``seed`` and of fields with their usual value is noticed
             without it.
         send_reasoning: Whether the API gets the reasoning of earlier answers back, as it came.
+        every_field: Send every sampling field, neutral ones too. vLLM takes what a request leaves
+            out from the model's ``generation_config.json``; other APIs refuse fields such as
+            ``top_k``.
 
     Attributes:
         model: The model's name.
@@ -86,6 +89,7 @@ class ChatModel:
         tool_style: ToolStyle = "template",
         request_fields: RequestFields | None = None,
         send_reasoning: bool = True,
+        every_field: bool = False,
     ) -> None:
         key = clean_key(api_key, "api_key") if api_key else read_key(KEY)
         if not key and not (base_url or os.environ.get(URL)):
@@ -96,6 +100,7 @@ class ChatModel:
         self._key = key
         self._fields = Fields(model, request_fields or {})
         self._send_reasoning = send_reasoning
+        self._every_field = every_field
         self._extra_body = extra_body or {}
         self._in_text = tool_style == "text"
 
@@ -248,8 +253,9 @@ class ChatModel:
         if sampling.stop:
             fields["stop"] = list(sampling.stop)
         fields |= self._extra_body | conversation.options
-        beyond = given.keys() & {"top_k", "min_p", "repetition_penalty"}
-        return fields | {name: given[name] for name in beyond}
+        beyond = NEUTRAL if self._every_field else given.keys() & NEUTRAL.keys()
+        unset = {name: getattr(sampling, name) for name in beyond if name not in fields}
+        return fields | unset
 
     def _told(self, error: Exception) -> Exception | None:
         """Return an error as the cause of another; None where it tells the key."""

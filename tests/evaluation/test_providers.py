@@ -66,6 +66,26 @@ def test_a_local_server_needs_no_key(
     assert results(Path("out"))["reward"]["mean"] == 1.0
 
 
+@pytest.mark.parametrize("owner", ["vllm", "somebody"])
+def test_a_model_in_vllm_is_not_sampled_as_its_generation_config_says(
+    owner: str, capsys: Any
+) -> None:
+    fake = Fake(PROVIDERS["vllm"], owner=owner)
+    with standing(fake) as url:
+        code, out, err = call(capsys, "calculator", "-m", "m", "-b", url, *SIZE)
+    assert code == 0, err
+    own = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    sent = {name: body[name] for body in fake.bodies[1:] for name in own if name in body}
+    said = "m: answers are sampled with temperature = 1, top_p = 1"
+    if owner == "vllm":
+        assert sent == own
+        assert all(own.keys() <= body.keys() for body in fake.bodies[1:])
+        assert f"{said}, top_k = 0, min_p = 0, repetition_penalty = 1\n" in out + err
+    else:
+        assert sent == {}
+        assert f"{said}; top_k, min_p, repetition_penalty as the API has it" in out + err
+
+
 def test_what_an_api_does_not_take_is_noted_once(capsys: Any, caplog: Any) -> None:
     _warn.cache_clear()
     with standing(Fake(PROVIDERS["openai"])) as url:

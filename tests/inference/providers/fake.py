@@ -21,6 +21,7 @@ class Fake:
     Args:
         provider: Its shapes.
         first: What it answers before it answers what it was asked.
+        owner: Who its list of models says has made them.
         turns: After how many calls in one conversation its context is full; None for never.
 
     Attributes:
@@ -31,11 +32,16 @@ class Fake:
     """
 
     def __init__(
-        self, provider: Provider, first: Iterable[Refusal] = (), turns: int | None = None
+        self,
+        provider: Provider,
+        first: Iterable[Refusal] = (),
+        turns: int | None = None,
+        owner: str = "somebody",
     ) -> None:
         self.provider = provider
         self.first = [*first]
         self.turns = turns
+        self.owner = owner
         self.bodies: list[Body] = []
         self.refused: list[Refusal] = []
         self.url = ""
@@ -75,7 +81,9 @@ def standing(fake: Fake | Callable[[Body], Refusal]) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self.send(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
+            owner = fake.owner if isinstance(fake, Fake) else "somebody"
+            card = {"id": "m", "object": "model", "owned_by": owner}
+            self.send(200, {"object": "list", "data": [card]})
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
