@@ -11,7 +11,7 @@ from vf.inference.experts import asked
 from vf.inference.model import NEUTRAL, Sampling
 from vf.inference.serving import Served
 from vf.inference.supports import logprobs_to_ask, read_supports
-from vf.inference.wire import JsonClient
+from vf.inference.wire import JsonClient, Unavailable
 from vf.runtime.errors import ModelError
 from vf.traces.packed import unpack_supports
 
@@ -171,9 +171,13 @@ def checked(
     """Return the completion, if it is whole.
 
     Raises:
+        Unavailable: The server was interrupted.
         ModelError: It is empty, its lists differ in length, a logprob is missing or not finite,
             a token is not in its own support, or it ended in no known way.
     """
+    if isinstance(reason, str) and reason not in ("stop", "length"):  # abort, error
+        said = f"the server ended the completion with {reason!r}"
+        raise Unavailable(said, away=False, answered=True)
     lengths = len(ids), len(logprobs), len(versions)
     if not ids or len({*lengths}) != 1:
         raise ModelError(

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import vf
-from tests.inference.local_server import error_answer, in_turn, json_answer, serve
+from tests.inference.local_server import completion, error_answer, in_turn, json_answer, serve
 from tests.inference.providers.table import PROVIDERS
 from tests.rubrics.one_answer import answered
 from tests.rubrics.scripted_judge import saying, verdicts
 from vf.inference.model import Conversation, Sampling
 from vf.inference.patience import AWAY_SECONDS, Again, Patience, Request
+from vf.inference.token_client import TokenClient
 from vf.inference.wire import MOST_AFTER, refusal, retry_after
 from vf.runtime.errors import ModelError
 
@@ -118,3 +119,16 @@ def test_what_does_not_pass_is_final(status: int) -> None:
             return server.bodies
 
     assert len(asyncio.run(main())) == 1
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_engine_that_was_interrupted_is_asked_again(reason: str) -> None:
+    async def main() -> None:
+        interrupted = [completion([5], reason), completion([], reason)]
+        async with serve(in_turn([*interrupted, completion([5, 6])])) as server:
+            client = TokenClient.to(server.base_url, "m", backoff=0.0)
+            found = await client.complete([1], Sampling(8), [0])
+            await client.close()
+            assert (found.token_ids, len(server.bodies)) == ([5, 6], 3)
+
+    asyncio.run(main())
