@@ -237,7 +237,8 @@ def _ids(turn: int) -> Iterator[str]:
 
 
 def _count(tokens: object) -> int:
-    return tokens if isinstance(tokens, int) and tokens > 0 else 0  # some servers send null
+    # Some servers send null, and some 20.0.
+    return int(tokens) if isinstance(tokens, int | float) and 0 < tokens < 2**53 else 0
 
 
 # Fields of a message that hold reasoning, and the kinds of parts that do.

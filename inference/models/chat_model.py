@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -147,16 +149,8 @@ class ChatModel:
             reply = await ask(sampling.max_tokens)
         except Filtered:
             return Reply(Message("assistant"), "content_filter")
-        except TooLong as first:
-            # Less room is left than max_tokens; without it, servers sample until there is none.
-            try:
-                reply = await ask(None)
-            except TooLong as error:
-                raise ContextFull() from error
-            except Refused as error:  # this one wants to know max_tokens
-                if error.status not in TOO_LONG_STATUSES:
-                    raise
-                raise ContextFull() from first
+        except TooLong:
+            reply = await _filling(ask, sampling.max_tokens)
         if self._in_text:
             return replace(reply, message=_with_calls(reply.message, conversation))
         return reply
@@ -266,6 +260,26 @@ class ChatModel:
         connection = self._connections.pop()
         if connection is not None:
             await connection[0].close()
+
+
+async def _filling(ask: Callable[[int | None], Awaitable[Reply]], most: int) -> Reply:
+    """Return an answer to a conversation that leaves less room than ``most`` tokens.
+
+    Raises:
+        ContextFull: It leaves none.
+        ModelError: The API failed.
+    """
+    try:
+        return await ask(None)  # servers sample until there is no room
+    except TooLong as error:
+        raise ContextFull() from error
+    except Refused as error:
+        if error.status not in TOO_LONG_STATUSES:
+            raise
+    while most := most // 2:  # this one wants to know max_tokens
+        with suppress(TooLong):
+            return await ask(most)
+    raise ContextFull()
 
 
 def _with_calls(message: Message, conversation: Conversation) -> Message:

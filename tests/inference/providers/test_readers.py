@@ -149,6 +149,34 @@ def test_a_full_context_is_not_a_failure(name: str, full: Refusal) -> None:
     assert first == second
 
 
+@pytest.mark.parametrize(("room", "tokens"), [(20, [64, None, 32, 16]), (0, [64, None, 32, 16])])
+def test_an_api_that_wants_max_tokens_is_asked_for_what_fits(room: int, tokens: list[Any]) -> None:
+    bodies: list[Body] = []
+
+    def answer(body: Body) -> Refusal:
+        bodies.append(body)
+        if "max_tokens" not in body:
+            return 400, {"error": {"message": "max_tokens: Field required"}}
+        if body["max_tokens"] > room:
+            return PROVIDERS["anthropic"].full[1]
+        return 200, PROVIDERS["anthropic"].answer("Hello!", reason="length")
+
+    async def main(url: str) -> Reply:
+        model = chat(url)
+        try:
+            return await model.respond(Conversation([vf.Message("user", "x")]), Sampling(64))
+        finally:
+            await model.close()
+
+    with standing(answer) as url:
+        if room:
+            assert asyncio.run(main(url)).finish_reason == "length"
+        else:
+            with pytest.raises(ContextFull):
+                asyncio.run(main(url))
+    assert [body.get("max_tokens") for body in bodies][:4] == tokens
+
+
 @each
 def test_a_judge_reads_it(name: str) -> None:
     provider = PROVIDERS[name]
