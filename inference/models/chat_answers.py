@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -222,7 +223,10 @@ def _message(said: Mapping[str, Any], who: str, conversation: Conversation) -> M
             taken.add(call.id)
             if not call.name:
                 call.malformed = "it names no tool"
-            calls.append({**given, "id": call.id})
+            function = given["function"]
+            if not function.get("arguments"):
+                function = {**function, "arguments": "{}"}
+            calls.append({**given, "id": call.id, "function": function})
         raw["tool_calls"] = calls
     message.raw = raw
     return message
@@ -246,12 +250,16 @@ REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", 
 _PARTS = ("thinking", "redacted_thinking", "reasoning")
 
 
-def as_sent(message: Message, *, reasoning: bool) -> dict[str, Any]:
+def as_sent(
+    message: Message, *, reasoning: bool = True, valid_calls: bool = False
+) -> dict[str, Any]:
     """Return a message as an API gets it: what came from it, as it came.
 
     Args:
         message: Any message of the conversation.
         reasoning: Whether reasoning goes along.
+        valid_calls: Whether arguments that are not a JSON object are wrapped in one, for an API
+            that refuses what its own model wrote.
     """
     out, raw = message.to_openai(), message.raw
     if raw is not None and _unchanged(message, raw):
@@ -266,7 +274,25 @@ def as_sent(message: Message, *, reasoning: bool) -> dict[str, Any]:
         if isinstance(out["content"], list):
             kept = [p for p in out["content"] if p.get("type") not in _PARTS]
             out["content"] = kept or message.content
+    if valid_calls and not valid(message):
+        sent = zip(out["tool_calls"], message.tool_calls, strict=True)
+        out["tool_calls"] = [
+            {**raw, "function": {**raw["function"], "arguments": _as_object(call.arguments)}}
+            for raw, call in sent
+        ]
     return out
+
+
+def valid(message: Message) -> bool:
+    """Return whether the arguments of all calls are JSON objects."""
+    return all(call.arguments == _as_object(call.arguments) for call in message.tool_calls)
+
+
+def _as_object(arguments: str) -> str:
+    with suppress(ValueError):
+        if isinstance(pydantic_core.from_json(arguments), dict):
+            return arguments
+    return pydantic_core.to_json({"malformed": arguments}).decode()
 
 
 def _unchanged(message: Message, raw: Mapping[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from vf.inference.models.chat_answers import (
     failure,
     read_object,
     read_reply,
+    valid,
 )
 from vf.inference.models.request_fields import Fields, RequestFields, refuses
 from vf.inference.parsing import TEXT_CALLS
@@ -103,6 +104,7 @@ class ChatModel:
         self._fields = Fields(model, request_fields or {})
         self._send_reasoning = send_reasoning
         self._every_field = every_field
+        self._valid_calls = False  # whether the API gets only calls that are JSON
         self._extra_body = extra_body or {}
         self._in_text = tool_style == "text"
 
@@ -174,7 +176,8 @@ class ChatModel:
             messages, tools = in_text(messages, tools), []
         while True:
             reasoning, applied = self._send_reasoning, self._fields.applied(fields)
-            sent = [as_sent(message, reasoning=reasoning) for message in messages]
+            wraps = self._valid_calls
+            sent = [as_sent(each, reasoning=reasoning, valid_calls=wraps) for each in messages]
             more = {**({"tools": tools} if tools else {}), **applied}
             try:
                 text = await self._send(client, sent, more)
@@ -182,6 +185,9 @@ class ChatModel:
                 if type(error) is not Refused or error.status not in (400, 422):
                     raise
                 if self._learned(error.words, fields, applied, reasoning):
+                    continue
+                if not wraps and not all(map(valid, messages)):  # the model's doing: no failure
+                    self._valid_calls = True
                     continue
                 advice = self._fields.advice(error.words, fields)
                 raise Refused(f"{error}{advice}", error.status) from error.__cause__

@@ -353,3 +353,36 @@ def test_a_minutes_quota_is_not_the_context() -> None:
     refused = 413, {"error": {"message": text, "code": "rate_limit_exceeded"}}
     with pytest.raises(ModelError, match="tokens per minute"):
         respond(chat, refused)
+
+
+@pytest.mark.parametrize("arguments", ['{"op": "+", ', "3", "[]", "plus", ""])
+def test_a_call_that_is_not_json_cannot_keep_the_rollout_from_being_scored(arguments: str) -> None:
+    """A server that refuses in a conversation what its own model wrote, as vLLM does."""
+    bodies: list[Body] = []
+
+    def answer(body: Body) -> Refusal:
+        bodies.append(body)
+        calls = [call for each in body["messages"] for call in each.get("tool_calls", ())]
+        for call in calls:
+            try:
+                assert isinstance(json.loads(call["function"]["arguments"]), dict)
+            except (ValueError, AssertionError):
+                return 400, {"error": {"message": "Expecting value: line 1 column 1 (char 0)"}}
+        said = ("Answer: 3",) if calls else ("", arguments)
+        return 200, PROVIDERS["vllm"].answer(*said)
+
+    async def main(url: str) -> vf.Trace:
+        model = chat(url)
+        task = vf.Task("1 + 2", "Compute 1 + 2.", 3, {"operations": 1})
+        try:
+            return await vf.rollout(vf.make("calculator"), task, model)
+        finally:
+            await model.close()
+
+    with standing(answer) as url:
+        trace = asyncio.run(main(url))
+    assert trace.error is None
+    assert trace.reward is not None
+    assert trace.messages[2].tool_calls[0].arguments == (arguments or "{}")
+    (sent,) = (each for each in bodies[-1]["messages"] if "tool_calls" in each)
+    assert arguments in sent["tool_calls"][0]["function"]["arguments"].replace("\\", "")
