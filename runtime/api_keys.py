@@ -59,7 +59,7 @@ def check_variable(name: str) -> str:
     if name not in os.environ and _KEY.fullmatch(name):
         raise ValueError(
             "must be the name of an environment variable, such as OPENAI_API_KEY, and looks like a "
-            "key itself, which belongs into the variable and into no file"
+            "key itself, which belongs in the variable and in no file"
         )
     return name
 
