@@ -315,7 +315,13 @@ class RLTrainer:
         """
         return self._keeper.save(self._progress())
 
-    def resume(self, told: Collection[str] = (), *, allow_changes: bool = False) -> int:
+    def resume(
+        self,
+        told: Collection[str] = (),
+        *,
+        allow_changes: bool = False,
+        checkpoint: str | None = None,
+    ) -> int:
         """Go back to the run's newest checkpoint, and return its step.
 
         A run that ended before its first checkpoint starts again with step 0. Traces of what will
@@ -324,12 +330,13 @@ class RLTrainer:
         Args:
             told: Dotted names of settings that were changed on purpose.
             allow_changes: Resume even if the checkpoint is of other settings or another model.
+            checkpoint: Name of an earlier checkpoint to go back to, such as ``step-20``.
 
         Raises:
-            ConfigError: It does not fit; the differences are listed.
+            ConfigError: It does not fit, and the differences are listed; or it is damaged.
         """
         with self.learner.training():
-            progress = self._keeper.load(told, allow_changes=allow_changes)
+            progress = self._keeper.load(told, allow_changes=allow_changes, name=checkpoint)
         if progress is None:
             self.folder.rewind(-1)
             return 0
@@ -341,7 +348,7 @@ class RLTrainer:
         if (repeat := to_evaluate(self.folder, self.args, self.step_count)) is not None:
             self._finished = FinishedStep(progress, repeat)
         self.folder.rewind(self.step_count, evaluated=self._finished is None)
-        self.collector.restore(progress.queue, self.step_count)
+        self.collector.restore(progress.queue)
         self._clock.lap()  # nor does resuming count for the next step
         return self.step_count
 

@@ -180,9 +180,9 @@ class Collector:
         """Return what is ahead of training, to be saved."""
         return self.call(self.orchestrator.queue())
 
-    def restore(self, queue: Queue, version: int) -> None:
+    def restore(self, queue: Queue) -> None:
         """Resume a saved queue; see :meth:`Orchestrator.restore`."""
-        self.call(self.orchestrator.restore(queue, version))
+        self.call(self.orchestrator.restore(queue))
 
     def stop(self) -> None:
         """End everything in flight. Safe to call twice."""

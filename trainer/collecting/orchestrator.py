@@ -40,11 +40,14 @@ class Queue:
         cursor: The state of the mixture, with its task cursors and curricula.
         steps: The state of every open step.
         traces: The finished rollouts of these steps.
+        version: Of the weights that are served when it is restored. A step that may not start with
+            these, because ``ahead`` is less than it was, waits; None lets all start.
     """
 
     cursor: dict[str, Any]
     steps: list[dict[str, Any]] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
+    version: int | None = None
 
 
 def eval_sampling(args: TrainerArgs) -> Sampling:
@@ -239,13 +242,10 @@ class Orchestrator:
             queue.traces += saved.traces
         return queue
 
-    async def restore(self, queue: Queue, version: int | None = None) -> None:
+    async def restore(self, queue: Queue) -> None:
         """Replace what is under way by a saved queue, and resume it.
 
-        Args:
-            queue: What was saved.
-            version: Of the weights that are served. A step that may not start with these, because
-                ``ahead`` is less than it was, waits until :meth:`open`; None lets all start.
+        Steps that may not start yet wait until :meth:`open`.
 
         Raises:
             ConfigError: It holds a task that the environment does not have.
@@ -254,7 +254,7 @@ class Orchestrator:
         self.mixture.load(queue.cursor)
         for state in queue.steps:
             step = int(state["step"])
-            if version is not None and step > version + 1 + self._ahead:
+            if queue.version is not None and step > queue.version + 1 + self._ahead:
                 own = [each for each in queue.traces if each.origin and each.origin.step == step]
                 self._waiting[step] = Queue(queue.cursor, [state], own)
                 continue

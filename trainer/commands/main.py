@@ -94,12 +94,15 @@ def _parse(words: list[str]) -> argparse.Namespace:
     add(
         "--allow-changes", action="store_true", help="resume even if the weights of `model` changed"
     )
+    add("--from", dest="checkpoint", metavar="STEP", help="resume from step-N, not from the last")
     add("--tmux", action="store_true", help="run in a tmux session, with panes for the logs")
     add("--profile", action="store_true", help="profile one step, print where its time went, stop")
     args = parser.parse_args(words)
     check_run_options(parser, args)
     if args.allow_changes and args.resume is None:
         parser.error("--allow-changes needs --resume")
+    if args.checkpoint is not None and args.resume is None:
+        parser.error("--from needs --resume")
     if args.tmux and args.dry_run:
         parser.error("--dry-run starts no run, so it cannot be combined with --tmux")
     if args.profile and (args.dry_run or args.resume is not None):

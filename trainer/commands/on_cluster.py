@@ -145,7 +145,8 @@ def _arguments(args: argparse.Namespace, config: Config) -> Iterator[list[str]]:
     if args.resume is not None:
         argv = ["--resume", str(args.resume.absolute())]
         argv += [word for each in args.set for word in ("--set", each)]
-        yield [*argv, *(["--allow-changes"] if args.allow_changes else [])]
+        argv += ["--allow-changes"] if args.allow_changes else []
+        yield [*argv, *([] if args.checkpoint is None else ["--from", args.checkpoint])]
         return
     if not (args.dry_run or args.profile):
         folder = make_folder(config, args.config.stem)

@@ -63,6 +63,7 @@ def train(args: argparse.Namespace, argv: list[str]) -> int:
 
 def _run(args: argparse.Namespace, argv: list[str]) -> int:
     from vf.trainer.run.run_folder import RunFolder, choose_folder
+    from vf.trainer.saving.checkpoint_files import named_checkpoint
     from vf.trainer.settings.load_config import load_config
 
     console = make_console()
@@ -71,7 +72,9 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         raise ConfigError("--tmux starts the launcher itself; leave one of the two out")
     if args.profile and config.args.max_steps < 2:
         raise ConfigError("trainer.args.max_steps = 1, but --profile trains two steps; raise it")
-    if args.resume is not None and (done := _finished(args, config)):
+    if args.checkpoint is not None:
+        named_checkpoint(RunFolder(args.resume).checkpoints, args.checkpoint)
+    elif args.resume is not None and (done := _finished(args, config)):
         if world().rank == 0:
             console.print(done, soft_wrap=True)
         return DONE
@@ -148,6 +151,7 @@ def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
     if args.resume is not None:
         command += ["--resume", str(args.resume)]
         command += ["--allow-changes"] if args.allow_changes else []
+        command += [] if args.checkpoint is None else ["--from", args.checkpoint]
     else:
         command += [str(args.config), "--set", f"run_name={json.dumps(folder.path.name)}"]
         command += ["--profile"] if args.profile else []
@@ -196,7 +200,11 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace, given: Config
     with RLTrainer(plan, folder, display) as trainer:
         if resuming:
             # config.toml holds all that was changed with --set, also by earlier resumes.
-            step = trainer.resume(type(given).model_fields, allow_changes=args.allow_changes)
+            step = trainer.resume(
+                type(given).model_fields,
+                allow_changes=args.allow_changes,
+                checkpoint=args.checkpoint,
+            )
             if step:
                 console.print(f"resumed after step {step}")
             elif begun:

@@ -81,7 +81,9 @@ class Stored:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            self._entries = Reader(folder).read_metadata().state_dict_metadata
+            metadata = Reader(folder).read_metadata()
+            self._entries = metadata.state_dict_metadata
+            self._parts = list((metadata.storage_data or {}).values())
         except OSError:
             raise
         except Exception as error:  # unpickling bytes that mean nothing raises anything
@@ -90,6 +92,15 @@ class Stored:
         for name in self._entries:
             parent, _, last = name.rpartition("/")
             self._below[parent].append(last)
+
+    @property
+    def short_file(self) -> str | None:
+        """A file that is missing or too short, as below the checkpoint; None if there is none."""
+        for part in self._parts:
+            file = self._folder / part.relative_path
+            if not file.is_file() or file.stat().st_size < part.offset + part.length:
+                return f"{self._folder.name}/{part.relative_path}"
+        return None
 
     def below(self, parent: str) -> list[str]:
         """Return the last parts of the names that begin with ``parent/``."""

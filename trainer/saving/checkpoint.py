@@ -23,13 +23,18 @@ from vf.trainer.collecting.orchestrator import Queue
 from vf.trainer.learning.commands import Load, Save
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.shards import Stored, stage, write
-from vf.trainer.saving.checkpoint_files import PROGRESS, is_complete, read_saved
+from vf.trainer.saving.checkpoint_files import (
+    PROGRESS,
+    DamagedCheckpoint,
+    is_complete,
+    read_saved,
+)
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.write_config import to_toml
 
 Value = TypeVar("Value")
 
-STATE = "state"
+STATE, ROLLOUTS, RANDOM = "state", "rollouts.jsonl", "random.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ def begin_checkpoint(
         ranks.joined()
     weights, random_states = policy.weights.snapshot(), _random_states()
     queue, texts = progress.queue, {}
-    texts["rollouts.jsonl"] = b"".join(trace.to_json() + b"\n" for trace in queue.traces)
+    texts[ROLLOUTS] = b"".join(trace.to_json() + b"\n" for trace in queue.traces)
     if config is not None:
         texts["config.toml"] = to_toml(config).encode()
     saved = {entry.name: getattr(progress, entry.name) for entry in fields(progress)}
@@ -123,7 +128,7 @@ def begin_checkpoint(
             write(temporary / STATE, staged, group)
             policy.weights.save(temporary / "model", state=weights)
             tokenizer.save_pretrained(temporary / "model")
-            torch.save(random_states, temporary / "random.pt")
+            torch.save(random_states, temporary / RANDOM)
             for name, text in texts.items():
                 (temporary / name).write_bytes(text)
             for file in temporary.rglob("*"):
@@ -173,12 +178,14 @@ def read_progress(path: Path) -> Progress:
     Raises:
         ConfigError: It is unreadable.
     """
-    with _readable(path):
-        saved = read_saved(path)
-        saved.pop("optimizer_steps", None)  # the policy's
-        rollouts = path / "rollouts.jsonl"
+    saved = read_saved(path)
+    rollouts = path / ROLLOUTS
+    with _readable(path, ROLLOUTS):
         traces = list(TraceStore(rollouts)) if rollouts.exists() else []
-        return Progress(**saved | {"queue": Queue(**saved["queue"], traces=traces)})
+    with _readable(path, PROGRESS):
+        saved.pop("optimizer_steps", None)  # the policy's
+        queue = Queue(**saved["queue"], traces=traces, version=saved["step"])
+        return Progress(**saved | {"queue": queue})
 
 
 def load_checkpoint(path: Path, policy: Policy) -> None:
@@ -192,12 +199,14 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
         ConfigError: The checkpoint is unreadable, or of another model or adapter.
     """
     stored = open_tensors(path)
-    with _readable(path):
+    with _readable(path, stored.short_file or STATE):
         policy.load_states(stored)
+    with _readable(path, PROGRESS):
         progress = read_saved(path)
         policy.optimizer_steps = progress["optimizer_steps"]
         policy.position = progress["step"] * policy.args.updates_per_step
-        states = torch.load(path / "random.pt", map_location="cpu", weights_only=True)
+    with _readable(path, RANDOM):
+        states = torch.load(path / RANDOM, map_location="cpu", weights_only=True)
         torch.set_rng_state(states["torch"])
         if torch.cuda.is_available() and states["cuda"] is not None:
             torch.cuda.set_rng_state(states["cuda"])
@@ -219,7 +228,7 @@ def open_tensors(path: Path) -> Stored:
             "which this one cannot read: resume it with that version, or begin a new run from "
             f"what it learned, with the model that `vf-rl export {path}` writes"
         )
-    with _readable(path):
+    with _readable(path, f"{STATE}/.metadata"):
         return Stored(path / STATE)
 
 
@@ -244,9 +253,12 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: Path, file: str) -> Iterator[None]:
+    """Say which file of a checkpoint is damaged, where reading it fails."""
     try:
         yield
+    except ConfigError:  # it is of another model, or says already which file it is
+        raise
     except (
         OSError,
         ValueError,
@@ -256,4 +268,4 @@ def _readable(path: Path) -> Iterator[None]:
         EOFError,
         pickle.UnpicklingError,
     ) as error:
-        raise ConfigError(f"cannot read the checkpoint {path}: {error}") from error
+        raise DamagedCheckpoint(path, file, error) from error

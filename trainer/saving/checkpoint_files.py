@@ -20,6 +20,30 @@ PROGRESS = "progress.json"  # written last: with it, a checkpoint is whole
 BEST = "best"  # a link to the checkpoint with the highest held-out reward
 
 
+class DamagedCheckpoint(ConfigError):
+    """A file of a checkpoint cannot be read.
+
+    Args:
+        checkpoint: The checkpoint.
+        file: The file, below it.
+        error: What reading it raised.
+    """
+
+    def __init__(self, checkpoint: Path, file: str, error: BaseException) -> None:
+        path = checkpoint / file
+        if not path.exists():
+            why = "it is missing"
+        elif path.is_file() and not path.stat().st_size:
+            why = "it is empty"
+        else:
+            said = str(error) or "it ends too early" * isinstance(error, EOFError)
+            why = said or type(error).__name__
+        step = int(number) if (number := checkpoint.name.removeprefix("step-")).isdecimal() else 0
+        before = [path.name for path in _complete(checkpoint.parent) if step_of(path) < step]
+        hint = f"; resume from the one before it with --from {before[-1]}" if before else ""
+        super().__init__(f"cannot read the checkpoint {checkpoint}: {file}: {why}{hint}")
+
+
 def latest_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint of a run, or None."""
     found = _complete(folder)
@@ -28,7 +52,34 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 def is_complete(path: Path) -> bool:
     """Return whether a folder is a whole checkpoint."""
-    return (path / PROGRESS).is_file()
+    progress = path / PROGRESS
+    return progress.is_file() and progress.stat().st_size > 0
+
+
+def named_checkpoint(folder: Path, name: str) -> Path:
+    """Return the checkpoint of a run that was named, as ``step-20`` or ``20``.
+
+    Raises:
+        ConfigError: There is none of that name; lists those that there are.
+    """
+    complete = {path.name: path for path in _complete(folder)}
+    found = complete.get(name) or complete.get(f"step-{name}")
+    if found is None:
+        known = ", ".join(complete) or "none"
+        raise ConfigError(f"--from {name}: {folder} has no such checkpoint; there are: {known}")
+    return found
+
+
+def set_aside_later(folder: Path, step: int) -> None:
+    """Rename the checkpoints of later steps: they would be in the way of those to be written."""
+    for path in sorted(folder.glob("step-*")):
+        number = path.name.removeprefix("step-")
+        if number.isdecimal() and int(number) > step:
+            taken = len(list(folder.glob("superseded-*")))
+            path.rename(folder / f"superseded-{taken + 1}-{path.name}")
+    with suppress(OSError):
+        if not (folder / BEST).exists():
+            (folder / BEST).unlink(missing_ok=True)
 
 
 def _complete(folder: Path) -> list[Path]:
@@ -52,7 +103,7 @@ def read_saved(checkpoint: Path) -> dict[str, Any]:
         saved: dict[str, Any] = json.loads((checkpoint / PROGRESS).read_text())
         return saved
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the checkpoint {checkpoint}: {error}") from error
+        raise DamagedCheckpoint(checkpoint, PROGRESS, error) from error
 
 
 def finished(folder: RunFolder, args: LoopArgs) -> int | None:

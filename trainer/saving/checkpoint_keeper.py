@@ -23,8 +23,10 @@ from vf.trainer.saving.checkpoint import (
 from vf.trainer.saving.checkpoint_files import (
     latest_checkpoint,
     mark_best,
+    named_checkpoint,
     remove_old,
     restore_best,
+    set_aside_later,
     step_of,
 )
 from vf.trainer.saving.compare import check_fits
@@ -189,12 +191,16 @@ class Keeper:
     def _tell_saved(self, step: int) -> None:
         self._note(f"step {step} is saved; resume with vf-rl --resume {self._folder.parent}")
 
-    def load(self, told: Collection[str], *, allow_changes: bool) -> Progress | None:
+    def load(
+        self, told: Collection[str], *, allow_changes: bool, name: str | None = None
+    ) -> Progress | None:
         """Load the newest checkpoint into the policy, and return where the run stood.
 
         Args:
             told: Dotted names of settings that were changed on purpose.
             allow_changes: Resume even if the checkpoint is of other settings or another model.
+            name: Another checkpoint to load, such as ``step-20``. Those of later steps get other
+                names.
 
         Returns:
             None if there is no checkpoint: then nothing was changed.
@@ -203,7 +209,7 @@ class Keeper:
             ConfigError: It does not fit; the differences are listed.
         """
         self.wait()
-        checkpoint = self.latest
+        checkpoint = self.latest if name is None else named_checkpoint(self._folder, name)
         if checkpoint is None:
             return None
         progress = read_progress(checkpoint)
@@ -217,6 +223,7 @@ class Keeper:
         ):
             self._note(note)
         load_checkpoint(checkpoint, self._policy)
+        set_aside_later(self._folder, step_of(checkpoint))
         self.best_reward = progress.best_reward
         restore_best(self._folder, progress.best_reward)
         return progress

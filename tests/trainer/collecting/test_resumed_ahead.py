@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import vf
 from tests.trainer.collecting.test_step_rollouts import build, groups_of, mixed, run
@@ -29,9 +30,9 @@ def test_steps_that_may_no_longer_run_so_far_ahead_wait() -> None:
 
         sampled: list[int] = []
         saved_twice = build(answer, ahead=0, max_steps=3)
-        await saved_twice.restore(queue, version)
+        await saved_twice.restore(replace(queue, version=version))
         again = build(answer, written, ahead=0, max_steps=3)
-        await again.restore(await saved_twice.queue(), version)
+        await again.restore(replace(await saved_twice.queue(), version=version))
         trained = []
         for version in range(3):
             await again.open(version + 1, version)

@@ -1,4 +1,4 @@
-"""Every number of every table is a finite number, and true is none."""
+"""Every number of every table is finite, and no boolean is taken for a number."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def parse(**args: Any) -> None:
         ("learning_rate", math.inf, "learning_rate"),
     ],
 )
-def test_what_is_not_a_number_is_named(name: str, value: Any, said: str) -> None:
+def test_a_wrong_number_is_named(name: str, value: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=f"trainer.args.{said}"):
         parse(**{name: value})
 
