@@ -80,6 +80,8 @@ def _measure(args: argparse.Namespace) -> tuple[list[Summary], dict[str, Any]]:
     path = _folder(base, args, now)
     with ResultsFolder(path) as folder:
         before = folder.before()
+        if args.repair and (count := folder.repair()):
+            print(f"vf-rl eval: damaged lines put aside in {path}: {count}", file=sys.stderr)
         if before is not None and before != now(before):
             if folder.holds_results():
                 raise ConfigError(refusal(args, path, config, before, now(before)))

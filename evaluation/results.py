@@ -3,11 +3,12 @@
 FOLDER/config.json                     what was measured: settings, environments, model files
 FOLDER/results.json                    the results, once all rollouts are done
 FOLDER/ENVIRONMENT/MODEL/traces.jsonl  one line a rollout
-FOLDER/ENVIRONMENT/MODEL/failed/       rollouts that were retried since
+FOLDER/ENVIRONMENT/MODEL/failed/       rollouts that were retried since; damaged lines, put aside
 """
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
@@ -24,6 +25,7 @@ from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 
 TRACES = "traces.jsonl"
+DAMAGED = "damaged.jsonl"
 Key = tuple[str, int]  # a task's id, and the number of the rollout among those of the task
 
 
@@ -62,8 +64,14 @@ class Cell:
         Raises:
             ConfigError: A line is not a trace.
         """
-        if self.store.path.exists():
-            yield from self.store
+        try:
+            if self.store.path.exists():
+                yield from self.store
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}. With --repair, such lines are put aside, in failed/{DAMAGED}, and their "
+                "rollouts run again"
+            ) from None
 
     def done(self, whole: int | None = None) -> set[Key]:
         """Return which rollouts are done, and touch nothing.
@@ -109,6 +117,33 @@ class Cell:
             kept.replace(self.store.path)
         else:
             self.store.path.unlink()
+
+
+def _repair(traces: Path) -> int:
+    """Put aside the lines of a file that are no traces of an evaluation; return how many.
+
+    A process killed in here loses nothing: what was put aside twice is in the other file twice.
+    """
+    lines = [line for line in traces.read_bytes().split(b"\n") if line]
+    damaged = [line for line in lines if not _is_whole(line)]
+    if damaged:
+        aside, kept = traces.parent / "failed" / DAMAGED, traces.parent / "traces.tmp"
+        aside.parent.mkdir(exist_ok=True)
+        with aside.open("ab") as file:
+            file.writelines(line + b"\n" for line in damaged)
+            file.flush()
+            os.fsync(file.fileno())
+        kept.write_bytes(b"".join(line + b"\n" for line in lines if _is_whole(line)))
+        kept.replace(traces)
+    return len(damaged)
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        key_of(Trace.from_json(line.removeprefix(codecs.BOM_UTF8)))
+    except (ValueError, ConfigError):
+        return False
+    return True
 
 
 class ResultsFolder:
@@ -184,6 +219,10 @@ class ResultsFolder:
         """Write the results, and return the file."""
         _write(self.path / "results.json", results)
         return self.path / "results.json"
+
+    def repair(self) -> int:
+        """Put aside the damaged lines of all traces files, and return how many there were."""
+        return sum(map(_repair, self.path.glob(f"*/*/{TRACES}")))
 
     def cell(self, environment: str, model: str) -> Cell:
         """Return the place of one model in one environment."""

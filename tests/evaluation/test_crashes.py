@@ -244,3 +244,27 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
     assert "another vf-rl eval is writing to out" in err
     assert first.returncode == 130
     assert "interrupted; run the same command to resume" in said
+
+
+@pytest.mark.parametrize("garbage", [b"\x00\xff garbage", b'{"id": 5}', b"[]"])
+def test_a_damaged_line_is_put_aside_and_its_rollout_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], garbage: bytes
+) -> None:
+    argv = ["reverse-text", "--agent", "oracle", "-n", "4", "-o", str(tmp_path / "out")]
+    assert call(capsys, *argv)[0] == 0
+    (file,) = (tmp_path / "out").glob("*/*/traces.jsonl")
+    before = file.read_bytes().splitlines()
+    file.write_bytes(b"".join(line + b"\n" for line in [before[0], garbage, *before[2:]]))
+    damaged = file.read_bytes()
+    code, _, err = call(capsys, *argv)
+    assert code == 2
+    assert "line 2: not a trace" in err
+    assert "With --repair, such lines are put aside" in err
+    assert file.read_bytes() == damaged
+    code, _, err = call(capsys, *argv, "--repair")
+    assert code == 0
+    assert "damaged lines put aside" in err
+    assert (file.parent / "failed" / "damaged.jsonl").read_bytes() == garbage + b"\n"
+    after = file.read_bytes().splitlines()
+    assert after[:3] == [before[0], *before[2:]]
+    assert len(rollouts(tmp_path / "out")) == len(after) == 4

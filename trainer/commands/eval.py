@@ -169,6 +169,12 @@ def build_parser() -> argparse.ArgumentParser:
         const=True,
         help="start a new result beside the one that is there",
     )
+    add(
+        "--repair",
+        action="store_const",
+        const=True,
+        help="put lines that cannot be read aside, and run their rollouts again",
+    )
     add("--json", action="store_const", const=True, help="print one JSON object instead of tables")
     return parser
 
