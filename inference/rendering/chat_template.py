@@ -53,7 +53,8 @@ class ChatTemplate:
             them into the messages' text first (:mod:`vf.inference.rendering.text_tools`).
 
     Raises:
-        ConfigError: There is no chat template, or it cannot render one question.
+        ConfigError: There is no chat template, it cannot render one question, or a special token
+            is not in the vocabulary.
     """
 
     def __init__(
@@ -74,7 +75,13 @@ class ChatTemplate:
         self._template_args = template_args or {}
         added = tokenizer.added_tokens_decoder
         flagged = {index for index, token in added.items() if token.special}
-        special = flagged | set(tokenizer.all_special_ids)
+        if None in (named := tokenizer.all_special_ids):
+            unknown = tokenizer.all_special_tokens[named.index(None)]
+            raise ConfigError(
+                f"the special token {unknown!r} of the tokenizer {tokenizer.name_or_path!r} is not "
+                "in its vocabulary: correct tokenizer_config.json"
+            )
+        special = flagged | set(named)
         #: Texts of the special tokens, and of all tokens that are never split or merged.
         self.special = {self.token(index) for index in special}
         self._atoms = self.special | {token.content for token in added.values()}

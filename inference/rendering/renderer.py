@@ -48,8 +48,8 @@ class Renderer:
         stop_token_ids: All tokens that end answers, in ascending order.
 
     Raises:
-        ConfigError: There is no chat template, it cannot be rendered, nothing ends an answer, or
-            ``tool_style`` does not fit the template.
+        ConfigError: There is no chat template, it cannot be rendered, nothing ends an answer, a
+            stop token is not in the vocabulary, or ``tool_style`` does not fit the template.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Renderer:
         tool_style: ToolStyle = "template",
     ) -> None:
         self.tokenizer = tokenizer
+        _check_stops(tokenizer, stop_token_ids)
         self.template = ChatTemplate(tokenizer, template_args, tool_style)
         # A tokenizer may have several templates by name: one of them shows how tools are called.
         self.parser = _parser(str(tokenizer.chat_template), tool_style)
@@ -111,7 +112,7 @@ class Renderer:
             except OSError:
                 eos = None
             if eos is not None:
-                stops = [eos] if isinstance(eos, int) else list(eos)
+                stops = list(eos) if isinstance(eos, list | tuple) else [eos]
         return cls(tokenizer, stops, template_args, tool_style)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
@@ -251,6 +252,17 @@ class Renderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+
+def _check_stops(tokenizer: Any, stop_token_ids: Sequence[object]) -> None:
+    for index in stop_token_ids:
+        known = isinstance(index, int) and 0 <= index < len(tokenizer)
+        if not known or isinstance(index, bool):
+            raise ConfigError(
+                f"eos_token_id = {index!r} is not in the vocabulary of the tokenizer "
+                f"{tokenizer.name_or_path!r}, which has {len(tokenizer)} tokens: correct "
+                "generation_config.json"
+            )
 
 
 def _parser(chat_template: str, tool_style: ToolStyle) -> Parser:

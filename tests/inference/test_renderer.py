@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_a_tokenizer_without_template_is_refused() -> None:
     plain.chat_template = None
     with pytest.raises(ConfigError, match="no chat template, as that of a base model: set"):
         Renderer(plain)
+
+
+@pytest.mark.parametrize("eos", [999_999, -1, [2, 999_999], "x", True])
+def test_an_eos_token_that_is_not_in_the_vocabulary_is_named(tmp_path: Path, eos: object) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(resolve_model("tiny"), model)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    with pytest.raises(ConfigError, match=r"eos_token_id = .* is not in the vocabulary .*512"):
+        Renderer.from_pretrained(str(model))
+
+
+def test_a_special_token_that_is_not_in_the_vocabulary_is_named() -> None:
+    loaded = tokenizer()
+    loaded.eos_token = "<nowhere>"
+    with pytest.raises(ConfigError, match=r"special token '<nowhere>' .* not in its vocabulary"):
+        Renderer(loaded)
 
 
 def test_a_template_that_closes_turns_with_text_needs_an_eos_token() -> None:
