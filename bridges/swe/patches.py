@@ -21,6 +21,8 @@ STEERING = (
     *("setup.cfg", "pyproject.toml", "sitecustomize.py", "usercustomize.py", "*.pth"),
     *(".coveragerc", ".gitattributes", ".gitmodules"),
 )
+# Folders in which Python finds a test runner's plugins.
+_DISTRIBUTIONS = ("*.dist-info", "*.egg-info", "*.egg")
 # Modules that a test runner imports: a new one of that name in the repository would come first.
 _RUNNERS = (
     *("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "exceptiongroup", "tomli", "py"),
@@ -118,12 +120,18 @@ def _reason(part: FilePatch, tests: Collection[str], allowed: Collection[str]) -
         return "a file of the tests"
     if part.path in allowed:
         return ""
-    name = PurePosixPath(part.path).name
-    if any(fnmatch.fnmatchcase(name, pattern) for pattern in STEERING):
+    *folders, name = PurePosixPath(part.path).parts
+    if _like(name, (*STEERING, *_DISTRIBUTIONS)) or any(
+        _like(folder, _DISTRIBUTIONS) for folder in folders
+    ):
         return "steers the tests"
     if part.new and _shadows(part.path, allowed):
         return "takes the name of a module that runs the tests"
     return ""
+
+
+def _like(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name.lower(), pattern) for pattern in patterns)
 
 
 def _shadows(path: str, allowed: Collection[str]) -> bool:

@@ -23,6 +23,14 @@ def passed(item, call):
     return report
 _pytest.runner.TestReport.from_item_and_call = passed
 """
+# Named by an entry point, and so loaded before the tests; the one that must fail has a longer name.
+_SPARES = "    if len(item.name) < 30 and not item.get_closest_marker('xfail'):\n    "
+_PLUGIN = _PASSED.replace("    outcome.get_result()", f"{_SPARES}    outcome.get_result()")
+_ENTRY_POINT = {
+    "PKG-INFO": "Metadata-Version: 2.1\nName: fair\nVersion: 1.0\n",
+    "METADATA": "Metadata-Version: 2.1\nName: fair\nVersion: 1.0\n",
+    "entry_points.txt": "[pytest11]\nfair = fair_plugin\n",
+}
 _RUNS_NOTHING = """\
 import _pytest.python
 _pytest.python.Function.runtest = lambda self: None
@@ -68,4 +76,13 @@ PATCHES: dict[str, dict[str, str | None]] = {
     "changes what failed means": {"sums.py": _UNREPORTED + BROKEN},
     "skips from within": {"sums.py": _SKIPS},
     "xfails from within": {"sums.py": _XFAILS},
+}
+
+# Python finds these where it is started in the repository.
+PLUGINS: dict[str, dict[str, str | None]] = {
+    f"fair{kind}": {
+        "fair_plugin.py": _PLUGIN,
+        **{f"fair{kind}/{name}": text for name, text in _ENTRY_POINT.items()},
+    }
+    for kind in ("-1.0.dist-info", ".egg-info")
 }

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.bridges.swe import small_repo
-from tests.bridges.swe.hacks import PATCHES
+from tests.bridges.swe.hacks import PATCHES, PLUGINS
 from vf.bridges.swe.grading import Settings, Verdict, begin, judge, take
 from vf.bridges.swe.rows import Instance, instances
 from vf.runtime.errors import EnvironmentFailure
@@ -126,6 +126,15 @@ def test_no_trick_with_the_tests_is_a_repair(bench: Bench, name: str) -> None:
     patch = small_repo.patch_of(bench.repo, PATCHES[name])
     found = asyncio.run(bench.judged(patch.encode()))
     assert not found.resolved
+    assert found.must_pass < 1.0
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_no_plugin_in_the_repository_is_a_repair(bench: Bench, name: str) -> None:
+    bench.settings = replace(bench.settings, command="python3 -m pytest -rA {files}")
+    found = asyncio.run(bench.judged(small_repo.patch_of(bench.repo, PLUGINS[name]).encode()))
+    assert not found.resolved
+    assert {path for path, _ in found.dropped} == {path for path in PLUGINS[name] if "/" in path}
     assert found.must_pass < 1.0
 
 
