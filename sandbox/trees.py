@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import BinaryIO, NamedTuple
 
 PIECE = 2**20
+BUFFER = 2**15
 MOST_ENTRIES = 300_000
 MOST_LINKED = 2**30  # bytes of links that become files
 # Without devices, which nothing in a sandbox can make.
@@ -55,6 +56,12 @@ def above(path: str) -> Iterator[str]:
         yield path
 
 
+def topmost(paths: Collection[str]) -> set[str]:
+    """Return those that are not below another."""
+    every = set(paths)
+    return {path for path in every if not any(parent in every for parent in above(path))}
+
+
 class Pieces(io.RawIOBase):
     """A file that is read from pieces.
 
@@ -93,7 +100,8 @@ class Pieces(io.RawIOBase):
 def reading_pieces(pieces: Iterator[bytes], max_bytes: int) -> tarfile.TarFile:
     """Open an archive that comes in pieces."""
     file = io.BufferedReader(Pieces(pieces, max_bytes), PIECE)
-    return tarfile.open(fileobj=file, mode="r|", bufsize=PIECE, encoding="utf-8")
+    # tarfile copies what is left of its buffer at every read.
+    return tarfile.open(fileobj=file, mode="r|", bufsize=BUFFER, encoding="utf-8")
 
 
 def reading(file: BinaryIO) -> tarfile.TarFile:
@@ -188,7 +196,7 @@ def differences(found: Mapping[str, Entry], wanted: Mapping[str, Entry]) -> tupl
         if path not in wanted
         or (entry != wanted[path] and {entry.kind, wanted[path].kind} != {tarfile.DIRTYPE})
     }
-    gone = {path for path in gone if not any(parent in gone for parent in above(path))}
+    gone = topmost(gone)
     missing = {
         path: entry
         for path, entry in wanted.items()

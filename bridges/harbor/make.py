@@ -59,10 +59,11 @@ def harbor(
         max_tokens: Maximum tokens sampled in one episode; None for no limit.
         reward_key: Which key of a ``reward.json`` with several is the reward.
         host_env: Names of this machine's environment variables that tasks may use as ``${NAME}``.
-        keep_changes: Patterns of the ids of tasks whose point it is to change the image's own
-            programs or what starts with them: these changes are not undone before the tests.
+        keep_changes: Patterns of the ids of tasks whose point it is to change the system outside of
+            the work folder: their tests run in the agent's container as it is.
         keep_running: Patterns of the ids of tasks whose tests need processes that the agent left
-            running. These can then act while the tests run.
+            running. Their tests run in the agent's container, after its files were restored; the
+            processes can act while they run.
 
     Raises:
         ConfigError: An argument cannot be used, or a task; names file and key.

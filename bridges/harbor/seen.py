@@ -32,11 +32,13 @@ from vf.sandbox.trees import (
     differences,
     read_pieces,
     reading,
+    topmost,
     within,
     writing,
 )
 
 MOST = 4 * 2**30  # bytes of the work
+MOST_ALONE = 8  # paths that are read again one by one
 APP = "/app"  # the format's own work folder
 LOGS = "/logs"  # without the tests' own
 IN_MEMORY = ("/tmp", "/dev/shm")  # the engine does not see what is there
@@ -100,11 +102,7 @@ def kept(part: Part, workdir: str) -> tuple[str, ...]:
     every = {
         str(PurePosixPath(workdir or "/", path)) for path in (*own, APP, LOGS, *declared(part))
     }
-    return tuple(
-        path
-        for path in sorted(every)
-        if not within(path, every - {path}) and not within(path, IN_MEMORY)
-    )
+    return tuple(path for path in sorted(topmost(every)) if not within(path, IN_MEMORY))
 
 
 class Work:
@@ -153,7 +151,7 @@ class Work:
             SandboxError: The container is lost, or this machine fails.
         """
         with trees("the work cannot be copied for the tests"):
-            there = await self._found(sandbox)
+            there = await self._found(sandbox, self.paths)
             work: Tree = await in_thread(self._copy)
             for path in (self._home, *above(self._home)):
                 if path in work and work[path].kind != tarfile.DIRTYPE:
@@ -166,9 +164,13 @@ class Work:
             if gone:
                 await sandbox.remove(gone)
             await sandbox.write_tree(archive)
-            there = await self._found(sandbox)
-        for path in there.keys() | work.keys():
-            if there.get(path) != work.get(path):
+            done = topmost({*gone, *missing})
+            if len(done) > MOST_ALONE:
+                done = {*self.paths}
+            there = await self._found(sandbox, done)
+        wanted = {path: entry for path, entry in work.items() if within(path, done)}
+        for path in there.keys() | wanted.keys():
+            if there.get(path) != wanted.get(path):
                 raise Spoilt(f"the work cannot be copied for the tests: {path!r} is not the same")
 
     def _file(self) -> BinaryIO:
@@ -191,10 +193,10 @@ class Work:
             archive.seek(0)
         return found
 
-    async def _found(self, sandbox: Auditable) -> Tree:
-        """Return what a container has of it."""
+    async def _found(self, sandbox: Auditable, paths: Collection[str]) -> Tree:
+        """Return what a container has of it at some paths."""
         most = 2 * MOST
-        readers = {p: partial(read_pieces, under=_parent(p), max_bytes=most) for p in self.paths}
+        readers = {p: partial(read_pieces, under=_parent(p), max_bytes=most) for p in paths}
         found = await _each(sandbox, readers)
         every = (item for tree in found.values() for item in tree.items())
         return {path: entry for path, entry in every if self._is_work(path)}
