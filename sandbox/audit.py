@@ -34,7 +34,7 @@ class Auditable(Protocol):
         the path; those of ``/``, with what is in it.
 
         Args:
-            path: An absolute path.
+            path: An absolute path; backends may need it to be UTF-8, unlike what is below it.
             read: Gets the archive's pieces, and returns what this returns. It must not await.
 
         Raises:

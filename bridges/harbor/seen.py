@@ -165,7 +165,7 @@ class Work:
                 await sandbox.remove(gone)
             await sandbox.write_tree(archive)
             done = topmost({*gone, *missing})
-            if len(done) > MOST_ALONE:
+            if len(done) > MOST_ALONE or not all(map(_is_utf8, done)):
                 done = {*self.paths}
             there = await self._found(sandbox, done)
         wanted = {path: entry for path, entry in work.items() if within(path, done)}
@@ -204,6 +204,10 @@ class Work:
     def _is_work(self, path: str) -> bool:
         hidden = bool(self._home) and path.startswith(f"{self._home}/.")
         return within(path, self._declared) or not (hidden or within(path, (VERIFIER,)))
+
+
+def _is_utf8(path: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in path)
 
 
 def _parent(path: str) -> str:

@@ -32,6 +32,15 @@ def test_what_was_done_by_the_last_turn_is_verified(make_task: MakeTask) -> None
     assert (trace.reward, trace.stop_reason) == (1.0, vf.StopReason.MAX_TURNS)
 
 
+def test_work_of_every_name_is_seen(make_task: MakeTask) -> None:
+    text = SCRIPT + "python3 /tests/check.py && echo 1 > /logs/verifier/reward.txt\n"
+    check = "import os\nassert os.readlink(b'/app/\\xff') == b'/nowhere'\n"
+    path = make_task(files={"tests/test.sh": text, "tests/check.py": check})
+    work = "import os; os.symlink('/nowhere', b'\\xff')"
+    (trace,) = play(path, [bash(f'python3 -c "{work}"'), ""])
+    assert trace.reward == 1.0, record(trace)
+
+
 def test_an_agent_out_of_time_is_cut_short_and_verified(make_task: MakeTask) -> None:
     path = make_task(toml="[agent]\ntimeout_sec = 0.5")
     (trace,) = play(path, [bash("echo 42 > answer.txt; sleep 1"), bash("rm answer.txt")])
@@ -93,6 +102,20 @@ def test_what_runs_can_be_kept_for_tests_that_need_it(make_task: MakeTask) -> No
     assert (ended.reward, kept.reward) == (0.0, 1.0)
     assert record(ended)["tests_in"] == "a fresh container"
     assert record(kept)["tests_in"] == "the agent's container"
+
+
+def test_the_tests_container_takes_the_place_of_the_agents(make_task: MakeTask) -> None:
+    path = make_task(toml='[[verifier.collect]]\ncommand = "cat answer.txt"\n')
+    one = {"pool": 1, "concurrency": 1, "max_containers": 1}
+    environment = vf.make(f"harbor:{path}", sandbox=one)
+    (task,) = environment.tasks("eval")
+
+    async def run() -> list[vf.Trace]:
+        lines = [bash("echo 42 > answer.txt"), ""]
+        models = [vf.ScriptedModel(lines) for _ in range(3)]
+        return await asyncio.gather(*(vf.rollout(environment, task, each) for each in models))
+
+    assert [trace.reward for trace in asyncio.run(run())] == [1.0] * 3
 
 
 @pytest.mark.parametrize(
