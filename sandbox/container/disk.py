@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import weakref
+from collections import Counter
 from collections.abc import Callable
 
 from vf.runtime.errors import SandboxError
@@ -25,6 +26,7 @@ log = logging.getLogger("vf.sandbox")
 
 LABEL = f"{PREFIX}disk"  # on the containers that are looked at
 EVERY = 0.5  # seconds between two looks
+LOOKS = 3  # without a size, which an engine may be unable to tell for a moment
 SHARE = 0.2  # of the time is spent looking, at most: an engine counts every file
 TRIED = "16g"  # a size to try quotas with, which no image exceeds
 
@@ -64,7 +66,8 @@ class DiskWatch:
     def __init__(self, engine: Engine) -> None:
         """Look at none yet; use :meth:`of`."""
         self._engine = engine
-        self._found: dict[str, tuple[int, Callable[[int], None]]] = {}
+        self._found: dict[str, tuple[int, Callable[[int | None], None]]] = {}
+        self._unknown: Counter[str] = Counter()  # looks in a row without a size, by container
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -72,13 +75,14 @@ class DiskWatch:
         """Return the one for an engine in this loop."""
         return cls._all.setdefault((engine, asyncio.get_running_loop()), cls(engine))
 
-    def add(self, name: str, most: int, end: Callable[[int], None]) -> None:
+    def add(self, name: str, most: int, end: Callable[[int | None], None]) -> None:
         """Look at a container.
 
         Args:
             name: The container's.
             most: Bytes that its root may have.
-            end: Called once with the size when it has more.
+            end: Called once with the size when it has more, or with None when the engine cannot
+                tell it, again and again: what cannot be measured is not bounded.
         """
         self._found[name] = most, end
         if self._task is None:
@@ -87,6 +91,7 @@ class DiskWatch:
     def drop(self, name: str) -> None:
         """Look at a container no more. Safe to call twice."""
         self._found.pop(name, None)
+        self._unknown.pop(name, None)
         if not self._found:
             self._all.pop((self._engine, asyncio.get_running_loop()), None)
             if self._task is not None:
@@ -101,11 +106,17 @@ class DiskWatch:
             # The engine may be busy, or gone: then those who use the containers learn of it.
             with contextlib.suppress(SandboxError):
                 for name, size in (await self._sizes()).items():
-                    most, end = self._found.get(name, (size, None))
-                    if end is not None and size > most:
-                        del self._found[name]
-                        end(size)
+                    self._judge(name, size)
             pause = max(EVERY, (loop.time() - began) / SHARE)
+
+    def _judge(self, name: str, size: int) -> None:
+        """End a container whose root is too large, or has had no size for a while."""
+        most, end = self._found.get(name, (size, None))
+        self._unknown[name] = self._unknown[name] + 1 if size < 0 else 0
+        too_often = self._unknown[name] >= LOOKS
+        if end is not None and (size > most or too_often):
+            self.drop(name)
+            end(None if too_often else size)
 
     async def _sizes(self) -> dict[str, int]:
         labels = [LABEL, f"{PREFIX}run={this_process().run}"]

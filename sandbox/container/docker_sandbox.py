@@ -243,12 +243,19 @@ class DockerSandbox(SessionSandbox):
         except Ended as end:
             raise OSError(errno.EIO, str(end)) from None
 
-    def _overflows(self, size: int) -> None:
-        """End it: its root has grown beyond its bound."""
+    def _overflows(self, size: int | None) -> None:
+        """End it: its root has grown beyond its bound, or so that no size can be told (None)."""
+        disk = int(self._profile.limits.disk)
+        if size is None:
+            self._exceeds("its root cannot be measured: a path is longer than the engine can read")
+        else:
+            self._exceeds(f"its root has grown by {size} bytes, more than disk = {disk}")
+
+    def _exceeds(self, why: str) -> None:
+        """End it through what ran in it."""
         assert self._session is not None
         self._overflow = True
-        disk = int(self._profile.limits.disk)
-        self._session.lose(f"its root has grown by {size} bytes, more than disk = {disk}")
+        self._session.lose(why)
         self._end()
 
     async def read_tree(self, path: str, read: Callable[[Iterator[bytes]], T]) -> T:
@@ -257,6 +264,12 @@ class DockerSandbox(SessionSandbox):
         whole = ("export", self.name) if path == "/" else ("get_archive", self.name, path)
         try:
             return await self._engine.stream(read, *whole)
+        except HostLost:
+            if not await self._engine.answers():
+                raise
+            self._exceeds("its files cannot be read in time")  # what ran in it made it so
+            await self._check()
+            raise
         except EngineRefused as error:
             await self._check()
             if error.status == NOT_THERE:

@@ -138,5 +138,23 @@ def test_a_sandbox_that_has_ended_has_no_trees(engine: Engine) -> None:
     asyncio.run(check())
 
 
+DEEP = """python3 -c '
+import os
+for _ in range(20):
+    os.mkdir("d" * 250)
+    os.chdir("d" * 250)
+'"""
+
+
+def test_a_root_that_cannot_be_measured_ends(engine: Engine) -> None:
+    async def check() -> None:
+        async with sandbox_source("docker").open(ROOT) as sandbox:
+            result = await sandbox.exec(f"cd /root && {DEEP} && sleep 60", timeout=60)
+            assert result.ended
+            assert "cannot be measured" in result.stderr
+
+    asyncio.run(check())
+
+
 def test_processes_of_this_machine_cannot_be_audited() -> None:
     assert not isinstance(UnsafeLocalSandbox(unsafe_local=True), Auditable)

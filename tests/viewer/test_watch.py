@@ -42,7 +42,7 @@ def test_a_folder_stands_for_all_runs_evaluations_and_traces_in_it(tmp_path: Pat
     assert found.missing == [tmp_path / "nowhere"]
 
 
-def test_lines_that_vf_rl_did_not_write_are_left_out(tmp_path: Path) -> None:
+def test_lines_that_are_not_metrics_are_left_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "a": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
