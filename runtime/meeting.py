@@ -23,6 +23,7 @@ from vf.runtime.peers import SILENCE_SECONDS, Handler, Peer
 INVITATION = "VF_INVITATION"  # the variable: host, port, number and key
 CONNECT_SECONDS = 30.0  # for a connection to be made
 PROOF_SECONDS = 10.0  # for both ends to prove that they know the key
+STRANGERS = 64  # connections at once that have not proved it yet; a proof takes milliseconds
 _HELLO = b"vf-rl peers 1\n"
 _NUMBER, _RANDOM, _PROOF = 16, 32, 32  # bytes
 _WELCOME = b"\x01"
@@ -87,6 +88,7 @@ class Listener:
     def __init__(self, host: str) -> None:
         self.host, self.port = host, 0
         self._invited: dict[bytes, Invitation] = {}
+        self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
 
     def invite(self, name: str) -> Invitation:
         """Make a place for a process.
@@ -102,6 +104,13 @@ class Listener:
         return invitation
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._strangers[task] = None
+        if len(self._strangers) > STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel()
         try:
             async with asyncio.timeout(PROOF_SECONDS):
                 invitation = await self._check(reader, writer)
@@ -111,8 +120,10 @@ class Listener:
                 invitation._streams.set_result((reader, writer))
                 return
             _log.warning("refused a connection from %s", writer.get_extra_info("peername"))
-        except (OSError, EOFError, TimeoutError):
+        except (OSError, EOFError, TimeoutError, asyncio.CancelledError):
             pass
+        finally:
+            self._strangers.pop(task, None)
         writer.close()
 
     async def _check(

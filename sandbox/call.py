@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from vf.sandbox.frames import OUTPUT_WINDOW, Frame, FrameError, encode
 from vf.sandbox.tunnel import Writer
 
 CHUNK = 256 * 1024
+NOTE = re.compile(r"\n\[\.\.\. \d+ bytes are missing \.\.\.\]\n")  # in place of output
 WINDOW = 4 * CHUNK
 GRACE = 15.0  # seconds that a supervisor has on top of a call's own time
 HELD_UP = 0.5  # seconds by which a timer is late where the event loop was held up
@@ -139,7 +141,7 @@ def _text(head: bytes, tail: bytes, missing: int) -> str:
     while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
         start += 1
     missing += len(decoder.getstate()[0]) + start
-    note = f"\n[... {missing} bytes are missing ...]\n"
+    note = f"\n[... {missing} bytes are missing ...]\n"  # as in NOTE
     return before + note + tail[start:].decode("utf-8", "replace")
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.runtime.errors import ConfigError, ToolError
+from vf.sandbox.call import NOTE
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 from vf.sandbox.source import SandboxSource, given_source
 from vf.tools.episode import Episode, Service
@@ -241,9 +242,11 @@ def clip(text: str, max_chars: int) -> tuple[str, bool]:
     """Return the text's head and tail with a line between them, and whether any is missing."""
     if len(text) <= max_chars:
         return text, False
-    head, tail = max_chars - max_chars // 2, max_chars // 2
-    missing = len(text) - max_chars
-    return f"{text[:head]}\n[{missing} characters left out]\n{text[len(text) - tail :]}", True
+    head, tail = max_chars - max_chars // 2, len(text) - max_chars // 2
+    for note in NOTE.finditer(text):  # what says that output is missing is cut out, not through
+        head = note.start() if note.start() < head < note.end() else head
+        tail = note.end() if note.start() < tail < note.end() else tail
+    return f"{text[:head]}\n[{tail - head} characters left out]\n{text[tail:]}", True
 
 
 async def _read(sandbox: Sandbox, path: str, *, exact: bool = False) -> str:

@@ -11,6 +11,7 @@ import os
 import resource
 import select
 import socket
+import stat
 from typing import Dict, List, NamedTuple, NoReturn, Tuple, Union  # noqa: UP035  (Python 3.9 runs this)
 
 from vf.sandbox.folder import write_all
@@ -57,7 +58,7 @@ def start(
         argv, env, cwd = order
         stage.who.become()
         kernel.die_with_parent()
-        os.chdir(cwd)
+        enter(cwd)
         if isinstance(argv, str):
             argv = shell(argv)
         name = argv[0]
@@ -71,6 +72,18 @@ def start(
                 channel.send(f"E {str(name)[:1000]}: {reason}".encode("utf-8", "replace"))
     finally:
         os._exit(code)
+
+
+def enter(folder: str) -> None:
+    """Make a folder the working one; open it again if its owner, who this is, has closed it.
+
+    Otherwise no program could start there any more, not even ``chmod``.
+    """
+    try:
+        os.chdir(folder)
+    except PermissionError:
+        os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | stat.S_IRWXU)
+        os.chdir(folder)
 
 
 def prepare(stage: Stage) -> None:
@@ -127,7 +140,7 @@ def rehearse(stage: Stage) -> None:
             argv, env, cwd = receive(theirs) or ([], {}, "/")
         stage.who.rehearse()
         kernel.die_with_parent()
-        os.chdir(cwd)
+        enter(cwd)
         execute(list(argv), env)  # no program is a folder
 
 

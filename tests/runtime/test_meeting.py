@@ -10,7 +10,7 @@ import pytest
 
 from tests.waiting import until
 from vf.runtime.errors import ConfigError, WorkerLost
-from vf.runtime.meeting import INVITATION, Invitation, connect, listen
+from vf.runtime.meeting import INVITATION, STRANGERS, Invitation, connect, listen
 from vf.runtime.peers import Peer
 
 START_SECONDS = 60.0
@@ -45,6 +45,27 @@ def test_a_stranger_is_refused_and_the_invited_process_still_comes(
             ends = await asyncio.gather(invitation.accepted({}, START_SECONDS), come(invitation))
             for end in ends:
                 await end.close()
+
+    asyncio.run(main())
+
+
+def test_strangers_who_stay_silent_take_no_place_of_the_invited(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with listen() as listener:
+            invitation = listener.invite("worker 1")
+            strangers = [
+                await asyncio.open_connection(listener.host, listener.port)
+                for _ in range(3 * STRANGERS)
+            ]
+            for reader, _ in strangers[: 2 * STRANGERS]:  # the oldest are closed at once
+                assert await reader.read() == b""
+            ends = await asyncio.gather(invitation.accepted({}, START_SECONDS), come(invitation))
+            for end in ends:
+                await end.close()
+            for _, writer in strangers:
+                writer.close()
 
     asyncio.run(main())
 

@@ -80,6 +80,16 @@ def test_it_keeps_the_contract(shared: Shared) -> None:
     shared(work)
 
 
+def test_a_working_directory_that_code_closed_is_opened_for_it_again(shared: Shared) -> None:
+    async def check(sandbox: DockerSandbox) -> None:
+        assert (await sandbox.exec("chmod 000 .")).ok
+        assert (await sandbox.exec("pwd > here; cat here")).stdout == "/workspace\n"
+        await sandbox.bash("chmod 444 .; exit")
+        assert (await sandbox.bash("pwd")).stdout == "/workspace\n"
+
+    shared(check)
+
+
 def test_many_calls_run_at_the_same_time(shared: Shared) -> None:
     async def work(sandbox: DockerSandbox) -> None:
         meet = "touch meet-{0}; until [ $(ls meet-* | wc -l) = 8 ]; do sleep 0.01; done; echo {0}"

@@ -273,6 +273,14 @@ def test_how_a_result_reads(result: ExecResult, text: str) -> None:
     assert describe(result, 100) == text
 
 
+@pytest.mark.parametrize("most", range(20, 80))
+def test_clipping_does_not_cut_through_what_says_that_output_is_missing(most: int) -> None:
+    note = "\n[... 12345 bytes are missing ...]\n"
+    text, cut = clip("a" * 20 + note + "b" * 30, most)
+    assert note in text or ("missing" not in text and "bytes" not in text and "..." not in text)
+    assert cut is (len(text) != 50 + len(note) or "left out" in text)
+
+
 def test_clipping_keeps_head_and_tail() -> None:
     assert clip("abcdefghij", 10) == ("abcdefghij", False)
     assert clip("abcdefghij", 5) == ("abc\n[5 characters left out]\nij", True)
