@@ -33,6 +33,8 @@ from vf.traces.trace import Failure, StopReason, Trace
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 30.0  # seconds that an environment gets to close, after which it is left behind
+END_TIMEOUT = CLOSE_TIMEOUT  # seconds for what is cancelled to end, before it is left behind
+LOOK_SECONDS = 5.0  # between two looks whether that is so
 HOST_LOSSES = 3  # of one rollout, before a further one counts as its failure
 _BOUNDARY: dict[str, type[InfrastructureError]] = {"model": ModelError, "score": RubricError}
 
@@ -81,7 +83,7 @@ async def rollout(
         trace=trace,
         activity=activity or Activity(task),
     )
-    return await _Rollout(episode).run()
+    return await _Rollout(episode).run_in_time()
 
 
 async def repeat_lost(
@@ -118,6 +120,36 @@ class _Rollout:
         self.episode = episode
         self.environment = episode.environment
         self.trace = episode.trace
+        self.deadline: asyncio.Timeout | None = None
+
+    async def run_in_time(self) -> Trace:
+        """Run it; if it does not end when it is to, leave it behind.
+
+        A deadline cancels what it waits for, and a function of a user may catch that and continue.
+        """
+        work = asyncio.create_task(self.run())
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is seen
+        loop, late = asyncio.get_running_loop(), 0.0
+        try:
+            while not work.done():
+                await asyncio.wait([work], timeout=LOOK_SECONDS)
+                if self.deadline is None or not self.deadline.expired():
+                    late = 0.0
+                elif not late:
+                    late = loop.time()
+                elif loop.time() - late > END_TIMEOUT:
+                    break
+            if work.done():
+                return work.result()
+        except asyncio.CancelledError:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work], timeout=2 * CLOSE_TIMEOUT + END_TIMEOUT)
+            raise
+        doing = self.episode.activity.doing
+        why = f"{doing} did not end when its time was over: does it catch asyncio.CancelledError?"
+        self._fail(EnvironmentFailure(f"the rollout is left behind, for {why}"))
+        return Trace.from_json(self.trace.to_json())  # what was left behind cannot change it
 
     async def run(self) -> Trace:
         trace, started = self.trace, time.perf_counter()
@@ -152,6 +184,7 @@ class _Rollout:
         seconds = self.environment.timeout
         try:
             async with clocked(seconds) as deadline:
+                self.deadline = deadline
                 yield
         except TimeoutError as error:
             if not deadline.expired():
@@ -164,7 +197,7 @@ class _Rollout:
     async def _end(self, name: str) -> None:
         self.episode.activity.enter(name)
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT):
+            async with asyncio.timeout(CLOSE_TIMEOUT) as self.deadline:
                 await ask(self.environment, name)
         except InfrastructureError as error:
             self._fail(error)

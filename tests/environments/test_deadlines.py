@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -205,3 +206,74 @@ def test_tasks_may_differ_in_the_time_that_they_take(clock: Clock) -> None:
     assert short.error is not None
     assert "longer than its 30 s" in short.error.message
     assert long.error is None
+
+
+class Stubborn(vf.Environment):
+    """Catches its cancellation, wherever that is to happen, until it is set free."""
+
+    timeout = SECONDS
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    async def hold(self, where: str) -> None:
+        if where == self.where:
+            hangs.set()
+            while not free.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+
+    async def reset(self, task: vf.Task) -> str:
+        await self.hold("reset")
+        return "Go."
+
+    @vf.tool
+    async def act(self) -> str:
+        """Act."""
+        await self.hold("tool")
+        return "done"
+
+    async def close(self) -> None:
+        await self.hold("close")
+
+    rubric = vf.Rubric(lambda trace: 1.0)
+
+
+free = threading.Event()
+
+
+@pytest.mark.parametrize("where", ["reset", "tool", "close"])
+def test_what_catches_its_cancellation_is_left_behind(clock: Clock, where: str) -> None:
+    hangs.clear()
+    free.clear()
+
+    async def main() -> vf.Trace:
+        model = vf.ScriptedModel([{"act": {}}, "Done."])
+        running = asyncio.create_task(vf.rollout(Stubborn(where), TASK, model))
+        await until(hangs.is_set)
+        while not running.done():
+            await clock.skip(runner.LOOK_SECONDS)
+        free.set()
+        return await running
+
+    assert_failed(asyncio.run(main()), "environment", "left behind", "CancelledError")
+
+
+@pytest.mark.parametrize("where", ["reset", "tool", "close"])
+def test_who_gives_up_does_not_wait_for_what_catches_its_cancellation(
+    clock: Clock, where: str
+) -> None:
+    hangs.clear()
+    free.clear()
+
+    async def main() -> None:
+        model = vf.ScriptedModel([{"act": {}}, "Done."])
+        running = asyncio.create_task(vf.rollout(Stubborn(where), TASK, model))
+        await until(hangs.is_set)
+        running.cancel()
+        while not running.done():
+            await clock.skip(runner.LOOK_SECONDS)
+        assert running.cancelled()
+        free.set()
+
+    asyncio.run(main())
