@@ -20,6 +20,7 @@ from itertools import product
 from typing import Any
 
 from vf.inference.model import ToolStyle
+from vf.inference.rendering.bounded import TooMuch, check_source, render
 from vf.inference.rendering.shipped import SHIPPED
 from vf.inference.rendering.text_tools import in_text
 from vf.runtime.errors import ConfigError
@@ -70,6 +71,12 @@ class ChatTemplate:
                 f"model: set chat_template to {names}, which ship with vf-rl, or to a file with "
                 "one; or use a chat model"
             )
+        self._excess: TooMuch | None = None  # what was too much before is not tried again
+        try:
+            if isinstance(tokenizer.chat_template, str):
+                check_source(tokenizer.chat_template)
+        except TooMuch as error:
+            raise ConfigError(f"the chat template cannot be used: {error}") from error
         self.tokenizer = tokenizer
         self._in_text = tool_style == "text"
         self._template_args = template_args or {}
@@ -243,15 +250,28 @@ class ChatTemplate:
     def _render(
         self, shaped: list[dict[str, Any]], tools: Sequence[dict[str, Any]], opens: bool
     ) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                shaped,
-                tools=list(tools) or None,
-                add_generation_prompt=opens,
-                tokenize=False,
-                **self._template_args,
+        if self._excess is not None:
+            raise self._excess
+
+        def write() -> str:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    shaped,
+                    tools=list(tools) or None,
+                    add_generation_prompt=opens,
+                    tokenize=False,
+                    **self._template_args,
+                )
             )
+
+        size = sum(len(str(each.get("content"))) for each in shaped) + sum(
+            map(len, map(str, tools))
         )
+        try:
+            return render(write, size)
+        except TooMuch as error:
+            self._excess = error
+            raise
 
     def _find_dialect(self) -> Dialect:
         asked = Message("user", MARKER)

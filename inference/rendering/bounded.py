@@ -1,0 +1,126 @@
+"""Chat templates are programs that come with a model: what one may take of time and memory.
+
+Jinja's sandbox keeps a template from files and from the process, and not from going round for ever
+or from writing gigabytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+SECONDS = 30.0  # for one conversation; a million tokens take a few
+MOST_CHARACTERS = 2**24  # of a text, beside GROWTH
+GROWTH = 16  # characters for each of the conversation's
+MOST_FACTOR = 10_000  # that a template may multiply a text by
+
+
+class TooMuch(Exception):
+    """A template takes more than any template needs; says what."""
+
+
+def check_source(template: str) -> None:
+    """Check that a template does not write gigabytes in one expression, which nothing can stop.
+
+    Raises:
+        TooMuch: It multiplies by a large number, or raises to a power.
+    """
+    from jinja2 import Environment, TemplateSyntaxError, nodes
+
+    try:
+        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
+    except TemplateSyntaxError:  # an extension of the syntax: what renders it knows
+        return
+    for node in tree.find_all((nodes.Mul, nodes.Pow)):
+        factors = [side.value for side in (node.left, node.right) if isinstance(side, nodes.Const)]
+        large = any(isinstance(each, int | float) and each > MOST_FACTOR for each in factors)
+        if large or isinstance(node, nodes.Pow):
+            raise TooMuch(f"line {node.lineno} multiplies by more than {MOST_FACTOR:,}")
+
+
+def render(write: Callable[[], str], characters: int) -> str:
+    """Return what a template writes for a conversation of so many characters.
+
+    Raises:
+        TooMuch: It takes too long, or writes too much.
+    """
+    with _interrupted(SECONDS):
+        text = write()
+    if len(text) > MOST_CHARACTERS + GROWTH * characters:
+        raise TooMuch(f"it writes {len(text):,} characters for a conversation of {characters:,}")
+    return text
+
+
+@contextmanager
+def _interrupted(seconds: float) -> Iterator[None]:
+    """Raise TooMuch in the block, which computes in Python, after so many seconds."""
+    thread, fired, lock = threading.get_ident(), False, threading.Lock()
+    ended = False
+
+    def interrupt() -> None:
+        nonlocal fired
+        with lock:
+            if not ended:
+                fired = True
+                _raise_in(thread, TooMuch)
+
+    cancel = _ALARM.at(time.monotonic() + seconds, interrupt)
+    try:
+        try:
+            yield
+        finally:
+            with lock:
+                ended = True
+                if fired:
+                    _raise_in(thread, None)  # should it not have been raised yet
+            cancel()
+    except TooMuch:
+        raise TooMuch(f"it does not end within {seconds:g} s") from None
+
+
+def _raise_in(thread: int, error: type[Exception] | None) -> None:
+    """Have a thread raise an error at its next step of Python, or no longer have it raise one."""
+    set_error: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    set_error(ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error))
+
+
+class _Alarm:
+    """One thread for all that is timed."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._running = False
+
+    def at(self, when: float, action: Callable[[], None]) -> Callable[[], None]:
+        """Call an action at a time, unless what is returned is called before."""
+        key = object()
+        with self._changed:
+            self._due[key] = when, action
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="vf-templates", daemon=True).start()
+            self._changed.notify()
+        return lambda: self._drop(key)
+
+    def _drop(self, key: object) -> None:
+        with self._changed:
+            self._due.pop(key, None)
+
+    def _run(self) -> None:
+        with self._changed:
+            while self._due:
+                key, (when, action) = min(self._due.items(), key=lambda item: item[1][0])
+                if (left := when - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                else:
+                    del self._due[key]
+                    action()
+            self._running = False
+
+
+_ALARM = _Alarm()
