@@ -27,7 +27,8 @@ Handler = Callable[..., Awaitable[Any]]
 SILENCE_SECONDS = 60.0  # without a byte, after which the other end is lost
 CANCEL_SECONDS = 70.0  # for a cancelled call to end: an environment may take 60 s to close
 CLOSE_SECONDS = 5.0  # for what was written to be read, when a connection is closed
-_BEATS = 12  # in SILENCE_SECONDS
+_BEATS = 12  # in the seconds of silence, at least
+_BEAT_SECONDS = 5.0  # between two, at most
 _HEADER = struct.Struct("!BQQ")  # kind, number of the call, bytes of the pickle
 _BEAT, _CALL, _TELL, _CANCEL, _RESULT, _ERROR, _CANCELLED = range(7)
 
@@ -74,6 +75,8 @@ class Peer:
     ) -> None:
         self._reader, self._writer, self._handlers = reader, writer, handlers
         self._name, self._silence = name, silence
+        self._pause = min(silence / _BEATS, _BEAT_SECONDS)
+        self._most = silence / self._pause  # beats without a byte from the other end
         self._silent_beats = 0
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Any]] = {}  # made here
@@ -89,7 +92,12 @@ class Peer:
     @property
     def silent(self) -> bool:
         """Whether it ended because the other end gave no sign of life."""
-        return self._lost is not None and self._silent_beats >= _BEATS
+        return self._lost is not None and self._silent_beats >= self._most
+
+    @property
+    def quiet(self) -> float:
+        """For about how many seconds nothing has come from the other end."""
+        return self._silent_beats * self._pause
 
     async def call(self, name: str, *args: Any) -> Any:
         """Call a function of the other end and return its result.
@@ -204,9 +212,9 @@ class Peer:
     async def _beat(self) -> None:
         # Beats are counted, not seconds: if it is this end that paused, the other's signs of life
         # wait here to be read.
-        while self._silent_beats < _BEATS:
+        while self._silent_beats < self._most:
             self._send(_BEAT)
-            await asyncio.sleep(self._silence / _BEATS)
+            await asyncio.sleep(self._pause)
             self._silent_beats += 1
         self._lose(f"{self._name} gave no sign of life for {self._silence:g} s")
         self._writer.transport.abort()

@@ -239,6 +239,7 @@ class WorkerPool:
                         handlers={"activities": worker.note},
                         placed=partial(self._placed, number),
                         ready=partial(self._enter, worker),
+                        note=self._note,
                     )
                 except WorkerLost as error:
                     self._places.leave(worker)

@@ -28,6 +28,7 @@ END_SECONDS = 2.0  # for a process to have an exit status, once its connection i
 STOP_SECONDS = 2 * CLOSE_TIMEOUT  # for a worker to close its environments, before it is killed
 LOST_SECONDS = 5.0  # the same for one that pauses, or whose machine is lost
 STALLS = 2  # times stall_timeout without a sign of life, after which a worker is lost
+QUIET_SECONDS = 30.0  # without a sign of life, after which the user is told
 LOG_BYTES = 2000  # of the output of a worker that cannot begin, in the message
 
 
@@ -41,6 +42,7 @@ async def run_worker(
     handlers: Mapping[str, Handler],
     placed: Callable[[], None],
     ready: Callable[[Peer], None],
+    note: Callable[[str], None],
 ) -> None:
     """Start a worker process, and keep the connection to it until it ends.
 
@@ -55,6 +57,7 @@ async def run_worker(
         handlers: What it may call, beside the leases.
         placed: Called once the process has been started.
         ready: Called with the connection once it can run rollouts.
+        note: Called with what the user should know.
 
     Raises:
         WorkerLost: Always, if nothing else is raised: the process ended, or can no longer be
@@ -78,6 +81,7 @@ async def run_worker(
     placed()
     peer: Peer | None = None
     serving: asyncio.Task[None] | None = None
+    listening: asyncio.Task[None] | None = None
     try:
         async with asyncio.timeout(timeout):
             # The deadline is this block's, which is over before that of `accepted`.
@@ -87,6 +91,7 @@ async def run_worker(
             await _unless_ended(handle, name, asyncio.create_task(peer.call("begin", setup)))
         began = True
         ready(peer)
+        listening = asyncio.create_task(_tell_silence(peer, name, silence, note))
         await _unless_ended(handle, name, serving)
         raise WorkerLost(peer.lost or f"{name} ended")
     except WorkerLost as error:
@@ -107,6 +112,8 @@ async def run_worker(
             f"{name} was not ready within rollouts.startup_timeout = {timeout:g} s; see {log}"
         ) from error
     finally:  # each step also where a cancellation ends the one before
+        if listening is not None:
+            listening.cancel()
         try:
             if peer is not None and serving is not None:
                 await peer.close()
@@ -116,6 +123,23 @@ async def run_worker(
                 await tenant.leave()
             finally:
                 await in_thread(handle.stop, patience)
+
+
+async def _tell_silence(peer: Peer, name: str, silence: float, note: Callable[[str], None]) -> None:
+    """Tell the user once each time when a worker gives no sign of life, until cancelled."""
+    told = False
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if peer.quiet < QUIET_SECONDS:
+            told = False
+        elif not told:
+            told = True
+            note(
+                f"{name} has given no sign of life for {peer.quiet:.0f} s, and its rollouts wait: "
+                "its process may be stopped, or a function of the environment holds up its event "
+                f"loop. After {silence:g} s ({STALLS} times trainer.args.stall_timeout) it is "
+                "replaced"
+            )
 
 
 async def _place(fleet: Fleet, size: Resources, command: Command) -> Handle:

@@ -225,3 +225,31 @@ def test_stopping_does_not_wait_for_a_placement_and_ends_what_is_placed_late(
 
     asyncio.run(asyncio.wait_for(main(), SECONDS))
     fleet.stop()
+
+
+@pytest.mark.slow
+def test_the_user_is_told_of_a_worker_that_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "QUIET_SECONDS", 7.0)  # longer than between two beats
+    fleet, notes = LocalFleet(), list[str]()
+    pool = make_pool(tmp_path, fleet, {"id": ENV, "args": {"folder": str(tmp_path)}}, notes)
+
+    async def main() -> None:
+        await pool.start()
+        running = asyncio.create_task(rollout(pool, "long"))
+        await until((tmp_path / "begun").exists)
+        process = int((tmp_path / "long").read_text())
+        os.kill(process, signal.SIGSTOP)
+        try:
+            await until(lambda: notes)
+        finally:
+            os.kill(process, signal.SIGCONT)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await pool.stop()
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
+    fleet.stop()
+    (note,) = notes
+    assert note.startswith("rollout worker 0 has given no sign of life for")
