@@ -216,7 +216,7 @@ class Stubborn(vf.Environment):
     def __init__(self, where: str) -> None:
         self.where = where
 
-    async def hold(self, where: str) -> None:
+    async def hang(self, where: str) -> None:
         if where == self.where:
             hangs.set()
             while not free.is_set():
@@ -224,17 +224,17 @@ class Stubborn(vf.Environment):
                     await asyncio.Event().wait()
 
     async def reset(self, task: vf.Task) -> str:
-        await self.hold("reset")
+        await self.hang("reset")
         return "Go."
 
     @vf.tool
     async def act(self) -> str:
         """Act."""
-        await self.hold("tool")
+        await self.hang("tool")
         return "done"
 
     async def close(self) -> None:
-        await self.hold("close")
+        await self.hang("close")
 
     rubric = vf.Rubric(lambda trace: 1.0)
 
