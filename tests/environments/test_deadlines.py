@@ -216,7 +216,7 @@ class Stubborn(vf.Environment):
     def __init__(self, where: str) -> None:
         self.where = where
 
-    async def hang(self, where: str) -> None:
+    async def stay(self, where: str) -> None:
         if where == self.where:
             hangs.set()
             while not free.is_set():
@@ -224,17 +224,17 @@ class Stubborn(vf.Environment):
                     await asyncio.Event().wait()
 
     async def reset(self, task: vf.Task) -> str:
-        await self.hang("reset")
+        await self.stay("reset")
         return "Go."
 
     @vf.tool
     async def act(self) -> str:
         """Act."""
-        await self.hang("tool")
+        await self.stay("tool")
         return "done"
 
     async def close(self) -> None:
-        await self.hang("close")
+        await self.stay("close")
 
     rubric = vf.Rubric(lambda trace: 1.0)
 

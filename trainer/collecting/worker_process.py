@@ -28,7 +28,7 @@ END_SECONDS = 2.0  # for a process to have an exit status, once its connection i
 STOP_SECONDS = 2 * CLOSE_TIMEOUT  # for a worker to close its environments, before it is killed
 LOST_SECONDS = 5.0  # the same for one that pauses, or whose machine is lost
 STALLS = 2  # times stall_timeout without a sign of life, after which a worker is lost
-QUIET_SECONDS = 30.0  # without a sign of life, after which a warning says so
+QUIET_SECONDS = 30.0  # without a sign of life, after which a note names the worker
 LOG_BYTES = 2000  # of the output of a worker that cannot begin, in the message
 
 

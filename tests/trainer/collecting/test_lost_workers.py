@@ -228,7 +228,7 @@ def test_stopping_does_not_wait_for_a_placement_and_ends_what_is_placed_late(
 
 
 @pytest.mark.slow
-def test_the_user_hears_of_a_worker_that_was_stopped(
+def test_a_note_names_a_worker_that_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_process, "QUIET_SECONDS", 7.0)  # longer than between two beats
