@@ -35,8 +35,10 @@ def _is_temperature(value: float) -> float:
 Temperature = Annotated[
     float, Field(ge=0, le=100, allow_inf_nan=False), AfterValidator(_is_temperature)
 ]
+PositiveTemperature = Annotated[float, Field(gt=0, le=100), AfterValidator(_is_temperature)]
 TopP = Annotated[float, Field(gt=0, le=1, description="Nucleus mass.")]
-TopK = Annotated[int, Field(ge=0, lt=2**31, description="Likeliest tokens kept; 0 keeps all.")]
+MOST_TOP_K = 10**9
+TopK = Annotated[int, Field(ge=0, le=MOST_TOP_K, description="Likeliest tokens kept; 0 keeps all.")]
 MinP = Annotated[
     float,
     Field(

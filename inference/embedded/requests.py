@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vf.inference.model import Sampling
 from vf.inference.request_limits import MOST_MESSAGES, MOST_STOP_IDS, MOST_STOPS, MOST_TOOLS
-from vf.inference.settings import MinP, RepetitionPenalty, Temperature, TopP
+from vf.inference.settings import MOST_TOP_K, MinP, RepetitionPenalty, Temperature, TopP
 from vf.runtime.seeding import derive_seed
 
 NonEmpty = Annotated[str, Field(min_length=1)]
@@ -25,7 +25,7 @@ class SamplingFields(BaseModel):
     model: str
     temperature: Temperature = 1.0
     top_p: TopP = 1.0
-    top_k: int = Field(0, ge=-1, lt=2**31)
+    top_k: int = Field(0, ge=-1, le=MOST_TOP_K)
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)

@@ -13,7 +13,7 @@ from vf.inference.endpoint.reading import EXACT, check_count, openai_error, pars
 from vf.inference.endpoint.stored import ReadBefore, Stored
 from vf.inference.model import Reply
 from vf.inference.request_limits import MOST_MESSAGES, MOST_STOPS, MOST_TOOLS
-from vf.inference.settings import MinP, RepetitionPenalty, Temperature, TopP
+from vf.inference.settings import MOST_TOP_K, MinP, RepetitionPenalty, Temperature, TopP
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
@@ -77,7 +77,7 @@ class _Request(BaseModel):
     max_completion_tokens: int | None = Field(None, ge=1)
     temperature: Temperature | None = Field(None, le=2.0)
     top_p: TopP | None = None
-    top_k: int | None = Field(None, ge=-1, lt=2**31)
+    top_k: int | None = Field(None, ge=-1, le=MOST_TOP_K)
     min_p: MinP | None = None
     repetition_penalty: RepetitionPenalty | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)

@@ -20,9 +20,9 @@ from vf.inference.settings import (
     EmbeddedSettings,
     MinP,
     Positive,
+    PositiveTemperature,
     Seconds,
     Strict,
-    Temperature,
     TopK,
     TopP,
     VllmSettings,
@@ -62,7 +62,7 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     """Maximum tokens sampled in one turn."""
     max_prompt_len: Positive = 1024
     """Maximum tokens in a task's first prompt."""
-    temperature: Annotated[Temperature, Field(gt=0)] = 1.0
+    temperature: PositiveTemperature = 1.0
     """Sampling temperature."""
     top_p: TopP = 1.0
     top_k: TopK = 0

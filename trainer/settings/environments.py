@@ -9,7 +9,15 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from vf.environments.registry import label
-from vf.inference.settings import MinP, Positive, Strict, Temperature, TopK, TopP
+from vf.inference.settings import (
+    MinP,
+    Positive,
+    PositiveTemperature,
+    Strict,
+    Temperature,
+    TopK,
+    TopP,
+)
 from vf.trainer.settings.loop_args import Count, Outcome
 from vf.trainer.settings.loss_args import AdvantageKind
 from vf.trainer.settings.shared import Share, SharedArgs
@@ -47,7 +55,7 @@ class EnvConfig(Strict):
     """Tokens in a task's first prompt at most."""
     max_seq_len: Positive | None = None
     """Maximum tokens in one context; at most the run's."""
-    temperature: Annotated[Temperature, Field(gt=0)] | None = None
+    temperature: PositiveTemperature | None = None
     """Sampling temperature."""
     top_p: TopP | None = None
     """Nucleus mass."""
