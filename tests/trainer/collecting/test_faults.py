@@ -145,6 +145,7 @@ def test_a_signal_during_the_end_leaves_no_engine_behind(
     make_trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thread would keep the process from ending, for ever."""
+    before = {*threading.enumerate()}  # an engine of another test's may be among them
     trainer: RLTrainer = make_trainer()
     stop = trainer.collector.orchestrator.stop
 
@@ -155,7 +156,8 @@ def test_a_signal_during_the_end_leaves_no_engine_behind(
     monkeypatch.setattr(trainer.collector.orchestrator, "stop", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trainer.close()
-    assert not any(thread.name == "vf-generation" for thread in threading.enumerate())
+    left = {*threading.enumerate()} - before
+    assert not any(thread.name == "vf-generation" for thread in left)
 
 
 def test_an_evaluation_that_finds_no_room_for_its_traces_says_so(
