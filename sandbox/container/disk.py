@@ -28,6 +28,8 @@ LABEL = f"{PREFIX}disk"  # on the containers that are looked at
 EVERY = 0.5  # seconds between two looks
 LOOKS = 3  # without a size, which an engine may be unable to tell for a moment
 SHARE = 0.2  # of the time is spent looking, at most: an engine counts every file
+# What an engine makes on the host's disk for each container, outside of its root.
+MADE = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
 TRIED = "16g"  # a size to try quotas with, which no image exceeds
 
 _quotas: weakref.WeakKeyDictionary[Engine, bool] = weakref.WeakKeyDictionary()
@@ -68,6 +70,7 @@ class DiskWatch:
         self._engine = engine
         self._found: dict[str, tuple[int, Callable[[int | None], None]]] = {}
         self._unknown: Counter[str] = Counter()  # looks in a row without a size, by container
+        self._made: dict[str, int] = {}  # bytes of the files that the engine made
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -92,6 +95,7 @@ class DiskWatch:
         """Look at a container no more. Safe to call twice."""
         self._found.pop(name, None)
         self._unknown.pop(name, None)
+        self._made.pop(name, None)
         if not self._found:
             self._all.pop((self._engine, asyncio.get_running_loop()), None)
             if self._task is not None:
@@ -105,8 +109,9 @@ class DiskWatch:
             began = loop.time()
             # The engine may be busy, or gone: then those who use the containers learn of it.
             with contextlib.suppress(SandboxError):
+                await self._look_at_made()
                 for name, size in (await self._sizes()).items():
-                    self._judge(name, size)
+                    self._judge(name, size if size < 0 else size + self._made.get(name, 0))
             pause = max(EVERY, (loop.time() - began) / SHARE)
 
     def _judge(self, name: str, size: int) -> None:
@@ -117,6 +122,20 @@ class DiskWatch:
         if end is not None and (size > most or too_often):
             self.drop(name)
             end(None if too_often else size)
+
+    async def _look_at_made(self) -> None:
+        """Ask for the sizes of what the engine made, of one container by turns.
+
+        No such file can be larger than a root may be (``RLIMIT_FSIZE``), so that is soon enough.
+        """
+        new = (each for each in self._found if each not in self._made)
+        name = next(new, None) or next(iter(self._made), None)  # else that of the longest ago
+        if name is None:
+            return
+        found = [await self._engine.stat(name, path) for path in MADE]
+        self._made.pop(name, None)
+        if name in self._found:
+            self._made[name] = sum(each["size"] for each in found if each is not None)
 
     async def _sizes(self) -> dict[str, int]:
         labels = [LABEL, f"{PREFIX}run={this_process().run}"]

@@ -32,6 +32,8 @@ MIB = 2**20
 LIMITS = Limits(memory=192 * MIB, workspace=16 * MIB, tmp=16 * MIB, disk=32 * MIB, lifetime=300)
 ROOT = Profile(limits=LIMITS, writable=True)
 GROW = "for i in $(seq 20); do head -c 8000000 /dev/zero > /var/tmp/$i; done; sleep 60"
+# Files that the engine makes lie outside of the root, on the host's disk.
+GROW_MADE = "for f in hostname hosts; do head -c 30000000 /dev/zero > /etc/$f; done; sleep 60"
 
 
 @asynccontextmanager
@@ -52,10 +54,11 @@ def snapshots(engine: Engine) -> set[str]:
     return {name for item in found for name in item["RepoTags"] or ()}
 
 
-def test_what_outgrows_the_disk_ends_the_sandbox_and_is_scored(engine: Engine) -> None:
+@pytest.mark.parametrize("code", [GROW, GROW_MADE])
+def test_what_outgrows_the_disk_ends_the_sandbox_and_is_scored(engine: Engine, code: str) -> None:
     async def run() -> None:
         async with opened(engine) as sandbox:
-            result = await sandbox.exec(GROW, timeout=60)
+            result = await sandbox.exec(code, timeout=60, user="0")
             assert (result.ended, result.ok) == (True, False)
             assert "ended through what ran in it" in result.stderr
             assert f"more than disk = {32 * MIB}" in result.stderr
