@@ -8,9 +8,9 @@ import pytest
 
 from docs.make_template_table import renderer, templates
 from tests.inference.chat_templates import tokenizer
-from vf.inference.rendering.chat_template import tools_only_lead
 from vf.inference.rendering.probe_script import TOOLS
 from vf.inference.rendering.renderer import BridgeError, Renderer
+from vf.inference.rendering.tools_lead import tools_only_lead
 from vf.traces.messages import Message, ToolCall
 
 TAIL = "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}"
