@@ -89,12 +89,12 @@ def _parse(words: list[str]) -> argparse.Namespace:
         add,
         set="override a setting; a bare KEY means [trainer.args]",
         dry_run="print the plan, check that everything starts, and stop",
-        resume="resume a run from its last checkpoint",
+        resume="resume a run from its last checkpoint, or --from STEP",
     )
     add(
         "--allow-changes", action="store_true", help="resume even if the weights of `model` changed"
     )
-    add("--from", dest="checkpoint", metavar="STEP", help="resume from step-N, not from the last")
+    add("--from", dest="checkpoint", metavar="STEP", help=argparse.SUPPRESS)
     add("--tmux", action="store_true", help="run in a tmux session, with panes for the logs")
     add("--profile", action="store_true", help="profile one step, print where its time went, stop")
     args = parser.parse_args(words)
