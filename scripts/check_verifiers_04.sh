@@ -17,6 +17,7 @@ own_folder "build/verifiers-$VERSION" \
 "$PYTHON" -m pytest -p no:cacheprovider -q \
     tests/bridges/verifiers/test_from_verifiers_v1.py \
     tests/bridges/verifiers/test_from_verifiers_user.py \
+    tests/bridges/verifiers/test_from_verifiers_remote.py \
     tests/bridges/verifiers/test_to_verifiers_rollouts.py \
     tests/bridges/verifiers/test_to_verifiers_loading.py \
     tests/tools/mcp

@@ -175,11 +175,11 @@ def _check_hooks(name: str, task: Any) -> None:
 
 
 def _check_placement(name: str, toolset: Any) -> None:
-    """Refuse a tool set that runs in another process."""
+    """Refuse a tool set that has to be started in another process."""
     config = toolset.config
     cls = type(toolset).__name__
     if getattr(config, "url", None):
-        refuse(name, f"the tool server of {cls} at {config.url}")
+        return  # it runs already
     runtime = getattr(getattr(config, "runtime", None), "type", "subprocess")
     if runtime != "subprocess" or getattr(config, "colocated", False):
         where = "the agent's own runtime" if config.colocated else f"a {runtime} runtime"

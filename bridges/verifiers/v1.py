@@ -13,7 +13,7 @@ from vf.bridges.verifiers.checks import check_data, check_package, check_v1
 from vf.bridges.verifiers.rewards import RewardRange, reward_range
 from vf.bridges.verifiers.v0 import NO_LIMIT
 from vf.bridges.verifiers.v1_rollout import V1Rollout, prompt_of
-from vf.bridges.verifiers.v1_tools import Served
+from vf.bridges.verifiers.v1_tools import serve
 from vf.bridges.verifiers.v1_user import UserTurns, load_user
 from vf.environments.environment import Environment, Split, Step
 from vf.rubrics.group import GroupReward
@@ -70,8 +70,8 @@ class TasksetEnvironment(Environment):
         if not weights and user is None:  # which may record rewards
             raise ConfigError(f"{name}: its tasks have no @vf.reward, so there is nothing to learn")
         self.scale = reward_range(name, reward_range_given, [weights])
-        self._shared = [Served(each) for each in type(taskset).toolsets(taskset.config)]
-        own = [Served(each) for each in self.task_class.toolsets(self.task_config)]
+        self._shared = [serve(each) for each in type(taskset).toolsets(taskset.config)]
+        own = [serve(each) for each in self.task_class.toolsets(self.task_config)]
         self._announced = [tool for served in (*own, *self._shared) for tool in served.tools]
         self.rubric = TasksetRubric(self)
 

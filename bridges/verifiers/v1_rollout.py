@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vf.bridges.verifiers.conversion import to_ours, to_theirs
-from vf.bridges.verifiers.v1_tools import Calls, Served
+from vf.bridges.verifiers.v1_tools import Calls, Served, serve
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason, ToolEvent, Trace
 
@@ -46,7 +46,7 @@ class V1Rollout:
         )
         self._v1 = v1
         self._stops = task.hooks("stop")
-        self._own = [Served(each) for each in type(task).toolsets(task.config)]
+        self._own = [serve(each) for each in type(task).toolsets(task.config)]
         self._shared = list(shared)
         self._said: list[Any] = prompt_of(task.data, v1)
         self._heard = len(self._said)
@@ -59,9 +59,7 @@ class V1Rollout:
         # Tasks that need a runtime were refused when the taskset was loaded.
         await invoke(self.task.setup, {"trace": self.trace, "runtime": None})
         for served in self._own:
-            await self._stack.enter_async_context(served.toolset._exit_stack)
-            await served.ready()
-            await served.toolset.setup_task(self.trace.task.data)
+            await served.open(self._stack, self.trace.task.data)
         self._calls = Calls(self.trace, [*self._own, *self._shared])
         return [to_ours(message) for message in self._said]
 

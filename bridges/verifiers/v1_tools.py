@@ -1,7 +1,8 @@
 """The tools of a v1 taskset: its ``Toolset`` objects served inside this process.
 
 verifiers starts a process for each and talks MCP to it over HTTP. Here the same server speaks MCP
-through memory, so names, schemas, checks and the texts of errors are MCP's own.
+through memory, so names, schemas, checks and the texts of errors are MCP's own. A tool set that is
+served elsewhere is called there.
 """
 
 from __future__ import annotations
@@ -10,18 +11,25 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import ContextVar
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from vf.bridges.verifiers.conversion import announced
-from vf.runtime.errors import EnvironmentFailure, ToolFailure
+from vf.runtime.calling import carry_out
+from vf.runtime.errors import EnvironmentFailure, ToolError, ToolFailure
+from vf.tools.mcp.connection import Server
+from vf.tools.mcp.mcp_session import Session
 from vf.traces.messages import ToolCall
 from vf.traces.tools import Tool
 from vf.traces.trace import ToolEvent
 
+T = TypeVar("T")
+
 _current: ContextVar[Calls] = ContextVar("current")
+_SECONDS = 60.0  # for an answer of a server elsewhere
 
 
 class Calls:
@@ -50,16 +58,15 @@ class Calls:
         served, raw = self._tools[call.name]
         token = _current.set(self)
         try:
-            async with _client(served.server) as client:
-                result = await client.call_tool(raw, json.loads(call.arguments or "{}"))
+            blocks, wrong = await served.call(raw, json.loads(call.arguments or "{}"))
         finally:
             _current.reset(token)
         if self.lost is not None:
             raise ToolFailure(
                 f"tool {call.name!r} raised {type(self.lost).__name__}: {self.lost}"
             ) from self.lost
-        text = _text(call.name, result.content)
-        if getattr(result, "isError", False) or getattr(result, "is_error", False):
+        text = _text(call.name, blocks)
+        if wrong:
             event.kind, event.detail = "rejected", text
         return text
 
@@ -101,23 +108,87 @@ class Served:
     def __init__(self, toolset: Any) -> None:
         self.toolset = toolset
         _share_state(toolset)
-        self.server = _server_class()(toolset.server_name or type(toolset).__name__)
-        toolset.register(self.server)
-        prefix = f"{toolset.server_name}_" if toolset.server_name else ""
+        self._server = _server_class()(toolset.server_name or type(toolset).__name__)
+        toolset.register(self._server)
         self.names: list[tuple[str, str]] = []
         self.tools: list[Tool] = []
-        for each in _at_once(self.server.list_tools()):
-            name, told = f"{prefix}{each.name}", each.description or ""
+        for each in _at_once(self._server.list_tools()):
             schema = getattr(each, "inputSchema", None) or getattr(each, "input_schema", None)
-            self.names.append((name, each.name))
-            self.tools.append(announced(name, told, schema or {}))
+            self._announce(each.name, each.description, schema)
         self._setting_up: asyncio.Future[None] | None = None
+
+    def _announce(self, name: str, told: str | None, schema: dict[str, Any] | None) -> None:
+        prefix = f"{self.toolset.server_name}_" if self.toolset.server_name else ""
+        self.names.append((f"{prefix}{name}", name))
+        self.tools.append(announced(f"{prefix}{name}", told or "", schema or {}))
+
+    async def open(self, stack: AsyncExitStack, data: Any) -> None:
+        """Set the tool set up for one task; what it holds is closed with the stack."""
+        await stack.enter_async_context(self.toolset._exit_stack)
+        await self.ready()
+        await self.toolset.setup_task(data)
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[Sequence[Any], bool]:
+        """Call a tool; return the blocks of its answer, and whether they tell an error."""
+        async with _client(self._server) as client:
+            result = await client.call_tool(name, arguments)
+        wrong = getattr(result, "isError", False) or getattr(result, "is_error", False)
+        return result.content, wrong
 
     async def ready(self) -> None:
         """Set the tool set up, if it has not been: once for all rollouts that share it."""
         if self._setting_up is None:
             self._setting_up = asyncio.ensure_future(self.toolset.setup())
         await asyncio.shield(self._setting_up)
+
+
+class Remote(Served):
+    """A tool set whose tools another server has, at the URL that its config names.
+
+    Args:
+        toolset: The verifiers ``Toolset``.
+
+    Raises:
+        ToolFailure: The server does not list its tools.
+    """
+
+    def __init__(self, toolset: Any) -> None:
+        self.toolset = toolset
+        self._at = Server(None, toolset.config.url, "http", {}, {}, None)
+        self.names, self.tools = [], []
+        for each in carry_out(self._asked(lambda session: session.tools(_SECONDS))):
+            self._announce(each["name"], each.get("description"), each.get("inputSchema"))
+
+    async def open(self, stack: AsyncExitStack, data: Any) -> None:
+        """Do nothing: it knows nothing of the task."""
+
+    async def ready(self) -> None:
+        """Do nothing: it runs already."""
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[Sequence[Any], bool]:
+        """Call a tool there.
+
+        Raises:
+            ToolFailure: The server did not answer.
+        """
+        try:
+            found = await self._asked(lambda session: session.call(name, arguments, _SECONDS))
+        except ToolError as error:  # the arguments are wrong
+            return [SimpleNamespace(type="text", text=str(error))], True
+        blocks = [SimpleNamespace(**block) for block in found.get("content", ())]
+        return blocks, bool(found.get("isError"))
+
+    async def _asked(self, ask: Callable[[Session], Awaitable[T]]) -> T:
+        session = await Session.open(self._at, _SECONDS)
+        try:
+            return await ask(session)
+        finally:
+            await session.close()
+
+
+def serve(toolset: Any) -> Served:
+    """Return a tool set with what serves it."""
+    return Remote(toolset) if getattr(toolset.config, "url", None) else Served(toolset)
 
 
 def _share_state(toolset: Any) -> None:
