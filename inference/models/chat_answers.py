@@ -221,8 +221,6 @@ def _message(said: Mapping[str, Any], who: str, conversation: Conversation) -> M
             if not call.id or call.id in taken:
                 call.id = next(id for id in fresh if id not in taken)
             taken.add(call.id)
-            if not call.name:
-                call.malformed = "it names no tool"
             function = given["function"]
             if not function.get("arguments"):
                 function = {**function, "arguments": "{}"}

@@ -126,7 +126,7 @@ def test_a_worker_that_cannot_be_replaced_for_a_while_ends_no_run(
     fleet, notes = Reluctant(1, away(), away(), away(), full, away()), list[str]()
     env = {"id": ENV, "args": {"folder": str(tmp_path)}}
     # Nothing is watched for a stall, either.
-    pool = make_pool(tmp_path, fleet, env, notes, restarts_per_hour=2, stall_timeout=float("inf"))
+    pool = make_pool(tmp_path, fleet, env, notes, restarts_per_hour=2, stall_timeout=1e9)
     (trace,) = play(pool, "once")
     assert boundary(trace) == "environment"
     assert [note.partition(":")[0] for note in notes] == [
