@@ -73,6 +73,7 @@ KEEPALIVE |= {"TCP_USER_TIMEOUT": 60_000}  # ms, while it has not acknowledged w
 PING_TIMEOUT = 10.0  # seconds
 HTTP = ("tcp", "http", "https")
 NOT_THERE = 404
+INTERNAL = 500
 IN_PROGRESS = 409
 
 START_IT = (
@@ -310,26 +311,24 @@ class Engine:
         Raises:
             SandboxError: It is still there after ``deadline`` seconds.
         """
+        refused: EngineRefused | None = None
         try:
             async with asyncio.timeout(deadline):
                 while True:
-                    if await self._is_gone(container):
-                        return
+                    try:
+                        await self.call("remove_container", container, force=True, v=True)
+                    except EngineRefused as error:
+                        if error.status == NOT_THERE:
+                            return
+                        # Podman has an internal error for one that ends at this moment.
+                        if error.status not in (IN_PROGRESS, INTERNAL):
+                            raise
+                        refused = error
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise SandboxError(
                 f"container {container} is still there {deadline:.0f} s after its removal was asked"
-            ) from None
-
-    async def _is_gone(self, container: str) -> bool:
-        try:
-            await self.call("remove_container", container, force=True, v=True)
-        except EngineRefused as error:
-            if error.status != IN_PROGRESS:
-                if error.status != NOT_THERE:
-                    raise
-                return True
-        return False
+            ) from refused
 
     def close(self) -> None:
         """Close the connection. Calls under way are waited for."""

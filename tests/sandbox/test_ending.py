@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from tests.sandbox.conftest import small_profile
 from vf.runtime.errors import HostLost
-from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_engine import Engine, EngineRefused
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.ending import ended_from_outside
 from vf.sandbox.container.features import Features
 
@@ -62,3 +64,25 @@ def test_an_engine_that_remembers_all_since_its_start_has_started_again() -> Non
     engine = cast(Engine, BusyEngine(2, 0))
     with pytest.raises(HostLost, match="started again since"):
         asyncio.run(ended_from_outside(engine, "box", cut=True))
+
+
+def test_a_removal_that_an_engine_fails_at_for_a_moment_is_repeated(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Podman does where a container ends while it is being stopped."""
+    call, refusals = engine.call, [500, 409, 500]
+
+    async def fails_at_first(method: str, *args: Any, **kwargs: Any) -> Any:
+        if method == "remove_container" and refusals:
+            raise EngineRefused("container state improper: stopped", refusals.pop())
+        return await call(method, *args, **kwargs)
+
+    async def run() -> None:
+        async with await DockerSandbox.create(engine, small_profile()) as sandbox:
+            name = sandbox.name
+            monkeypatch.setattr(engine, "call", fails_at_first)
+        assert refusals == []
+        with pytest.raises(EngineRefused):
+            await engine.call("inspect_container", name)
+
+    asyncio.run(run())
