@@ -299,16 +299,24 @@ def test_the_newest_adapter_does_not_wait_for_those_that_requests_began_with(
             await engine.leases.give_back(lease)
             return lease.served.model
 
-        try:
+        async def overtakes(first: int) -> bool:
+            """Return whether the newest adapter answers while two older ones still do."""
             old: list[asyncio.Task[str]] = []
-            for version in (1, 2):
+            for version in (first, first + 1):
+                begun.clear()
                 old.append(asyncio.create_task(ask(800)))
                 await begun.wait()
-                begun.clear()
                 await asyncio.to_thread(engine.publish, version)
             newest = await ask(2)
-            assert not any(task.done() for task in old), "it waited for older adapters"
+            running = not any(task.done() for task in old)
             assert len({newest, *[await task for task in old]}) == 3
+            return running
+
+        try:
+            for first in range(1, 16, 2):  # on a busy machine old answers may end meanwhile
+                if await overtakes(first):
+                    return
+            pytest.fail("it waited for older adapters")
         finally:
             await client.close()
 
