@@ -33,15 +33,16 @@ class Spoilt(Exception):
 
 
 @contextlib.contextmanager
-def spoiling(what: str) -> Iterator[None]:
-    """Treat an OSError as caused by the container's programs.
+def spoiling(what: str, *others: type[Exception]) -> Iterator[None]:
+    """Treat an OSError, and errors of other kinds, as caused by the container's programs.
 
     Raises:
         Spoilt: There was one.
     """
+    kinds: tuple[type[Exception], ...] = (OSError, *others)
     try:
         yield
-    except OSError as error:
+    except kinds as error:
         raise Spoilt(f"{what}: {error}") from error
 
 

@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, BinaryIO
 
-from vf.bridges.harbor.container import Spoilt
-from vf.bridges.harbor.seen import Known, trees
+from vf.bridges.harbor.container import Spoilt, spoiling
+from vf.bridges.harbor.seen import NO_TREE, Known
 from vf.sandbox.audit import Auditable
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.trees import (
@@ -57,7 +57,7 @@ async def put_back(
         SandboxError: A container is lost.
     """
     aside = (*kept, *ENGINES)
-    with trees("the container cannot be put back"):
+    with spoiling("the container cannot be put back", *NO_TREE):
         if known.tree is None:
             async with _at_rest(fresh) as clean:
                 known.tree = await _survey(clean)

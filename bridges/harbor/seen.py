@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import BinaryIO, Self, TypeVar
 
-from vf.bridges.harbor.container import ROOT, Spoilt, as_root
+from vf.bridges.harbor.container import ROOT, Spoilt, as_root, spoiling
 from vf.bridges.harbor.model import VERIFIER, Part
 from vf.runtime.errors import SandboxError
 from vf.runtime.workers import in_thread
@@ -41,6 +41,7 @@ MOST = 4 * 2**30  # bytes of the work
 MOST_ALONE = 8  # paths that are read again one by one
 APP = "/app"  # the format's own work folder
 LOGS = "/logs"  # without the tests' own
+NO_TREE = (ValueError, tarfile.TarError)  # what an archive raises that is no tree of files
 IN_MEMORY = ("/tmp", "/dev/shm")  # the engine does not see what is there
 
 
@@ -137,7 +138,7 @@ class Work:
             SandboxError: The container is lost, or this machine fails.
         """
         files = {path: self._file() for path in self.paths}
-        with trees("the work cannot be copied for the tests"):
+        with spoiling("the work cannot be copied for the tests", *NO_TREE):
             there = await _each(
                 sandbox, {path: partial(_save, file) for path, file in files.items()}
             )
@@ -150,7 +151,7 @@ class Work:
             Spoilt: It does not fit, or is no longer the same there.
             SandboxError: The container is lost, or this machine fails.
         """
-        with trees("the work cannot be copied for the tests"):
+        with spoiling("the work cannot be copied for the tests", *NO_TREE):
             there = await self._found(sandbox, self.paths)
             work: Tree = await in_thread(self._copy)
             for path in (self._home, *above(self._home)):
@@ -255,16 +256,3 @@ def _this_machine() -> Iterator[None]:
         yield
     except OSError as error:
         raise SandboxError(f"the agent's work cannot be copied: {error}") from error
-
-
-@contextlib.contextmanager
-def trees(what: str) -> Iterator[None]:
-    """Treat what is no tree of files, and what cannot be read or written, as the agent's doing.
-
-    Raises:
-        Spoilt: There was something.
-    """
-    try:
-        yield
-    except (OSError, ValueError, tarfile.TarError) as error:
-        raise Spoilt(f"{what}: {error}") from error

@@ -115,7 +115,7 @@ class TextArena(Environment):
             self._match = await call(Match, self.game, self.args, self.players, self._seed)
             others = (seat for seat in range(self.players) if seat != self._seat)
             self._others = {seat: self._opponent(seat) for seat in others}
-            results, told = await self._go_on(None)
+            results, told = await self._to_models_turn(None)
             if results is None:
                 return self.first_messages(Task(task.id, told))
         raise EnvironmentFailure(
@@ -127,7 +127,7 @@ class TextArena(Environment):
         """Make the model's move, and those of the others until it is its turn again."""
         record: dict[str, Any] = {"seat": self._seat, "seed": self._seed}
         try:
-            results, told = await self._go_on(reply.content)
+            results, told = await self._to_models_turn(reply.content)
         except _CannotTake as error:
             worst, _ = self.worth.returns
             record |= {"reward": worst, "reason": str(error), "invalid_move": True}
@@ -155,7 +155,7 @@ class TextArena(Environment):
             self.hold(("opponent", seat), lambda: model)
         return Player(model, sampling)
 
-    async def _go_on(self, move: str | None) -> tuple[Results | None, str]:
+    async def _to_models_turn(self, move: str | None) -> tuple[Results | None, str]:
         """Make a move, or none at the beginning, and play on until the model is asked for one.
 
         Returns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -238,12 +237,9 @@ def _gaps(admin: Admin, model: str, prompts: list[list[int]]) -> list[float]:
     whole = [prompt + tokens for prompt, tokens in zip(prompts, sampled, strict=True)]
     body |= {"max_tokens": 1, "prompt": whole, "prompt_logprobs": 0}
     answer = admin.post("/v1/completions", body)
-    own = [
-        [place[str(token)]["logprob"] for place, token in zip(places, tokens, strict=True)]
-        for places, tokens in (
-            (choice["prompt_logprobs"][-len(tokens) :], tokens)
-            for choice, tokens in zip(answer["choices"], sampled, strict=True)
-        )
-    ]
-    pairs = zip(chain.from_iterable(told), chain.from_iterable(own), strict=True)
-    return [float(q) - float(p) for q, p in pairs]
+    gaps = []
+    for tokens, logprobs, choice in zip(sampled, told, answer["choices"], strict=True):
+        places = choice["prompt_logprobs"][-len(tokens) :]
+        for token, logprob, place in zip(tokens, logprobs, places, strict=True):
+            gaps.append(float(logprob) - float(place[str(token)]["logprob"]))
+    return gaps

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from vf.inference.model_files import resolve_model
+from vf.inference.rendering.chat_template import ChatTemplate
 
 # Qwen3's way: reasoning is shown only after the last question, tools are answered as the user.
 STRIPS_THINKING = """\
@@ -127,3 +130,15 @@ def tokenizer(template: str | None = None) -> Any:
     if template is not None:
         loaded.chat_template = template
     return loaded
+
+
+def watch_encoding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the lengths of all texts that are tokenized from now on, in characters."""
+    encode, encoded = ChatTemplate.encode, list[int]()
+
+    def watched(template: ChatTemplate, text: str) -> list[int]:
+        encoded.append(len(text))
+        return encode(template, text)
+
+    monkeypatch.setattr(ChatTemplate, "encode", watched)
+    return encoded

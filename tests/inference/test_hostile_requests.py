@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.inference.chat_templates import watch_encoding
 from tests.inference.tiny_serving import TOOL, load_model, running_engine, running_server
-from vf.inference.rendering.chat_template import ChatTemplate
 from vf.inference.request_limits import most_bytes
 
 ASK = [{"role": "user", "content": "Compute 3 + 4."}]
@@ -128,13 +128,7 @@ def test_more_entries_than_any_client_sends_are_refused_by_their_field(
 def test_a_prompt_many_times_longer_than_the_context_is_not_tokenized(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode, encoded = ChatTemplate.encode, list[int]()
-
-    def watched(template: ChatTemplate, text: str) -> list[int]:
-        encoded.append(len(text))
-        return encode(template, text)
-
-    monkeypatch.setattr(ChatTemplate, "encode", watched)
+    encoded = watch_encoding(monkeypatch)
     messages = [{"role": "user", "content": "Tea and cake. " * 70_000}]
     status, answer = post(url, "/chat/completions", {"model": "tiny", "messages": messages})
     assert status == 400

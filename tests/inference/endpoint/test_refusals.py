@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 
 import vf
+from tests.inference.chat_templates import watch_encoding
 from tests.inference.endpoint.rollout_talk import TOOL, Texts, opened, token_model
 from tests.waiting import until
 from vf.inference.endpoint.bodies import MOST_AT_ONCE
 from vf.inference.endpoint.chat import Chat
 from vf.inference.endpoint.dialect import Asked
-from vf.inference.rendering.chat_template import ChatTemplate
 from vf.inference.request_limits import MOST_BYTES, SMALL, most_bytes
 
 USER = {"role": "user", "content": "Tea?"}
@@ -125,13 +125,7 @@ def test_a_body_that_is_not_a_json_object_is_refused(body: bytes) -> None:
 def test_a_megabyte_is_refused_as_too_long_for_the_context_before_they_are_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encode, encoded = ChatTemplate.encode, list[int]()
-
-    def watched(template: ChatTemplate, text: str) -> list[int]:
-        encoded.append(len(text))
-        return encode(template, text)
-
-    monkeypatch.setattr(ChatTemplate, "encode", watched)
+    encoded = watch_encoding(monkeypatch)
     long = GOOD | {"messages": [{"role": "user", "content": "Tea, ünïcode. " * 40_000}]}
     status, error = refused(long)
     assert 0 < sum(encoded) < 100_000
