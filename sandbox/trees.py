@@ -9,7 +9,7 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 PIECE = 2**20
 BUFFER = 2**15
@@ -231,9 +231,9 @@ def _add(
 class _Hashed:
     """A file that is hashed while it is read."""
 
-    def __init__(self, file: BinaryIO | object | None) -> None:
+    def __init__(self, file: IO[bytes] | None) -> None:
         assert file is not None
-        self._file: BinaryIO = file  # type: ignore[assignment]
+        self._file = file
         self._hash = hashlib.blake2b(digest_size=20)
 
     def read(self, size: int = PIECE) -> bytes:
