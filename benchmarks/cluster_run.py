@@ -129,7 +129,7 @@ def rolled(work: Work) -> dict[str, Any]:
 def samples() -> list[Any]:
     """Return a quarter of a batch of the quickstart's: 16 rollouts of two answers each."""
     from vf.traces.trace import Branch
-    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.batches.batch import Sample
 
     rng = random.Random(0)
 

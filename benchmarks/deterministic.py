@@ -21,7 +21,7 @@ from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.model import Sampling
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.batches.batch import Sample
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
 

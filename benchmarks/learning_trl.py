@@ -97,7 +97,7 @@ def train_trl(pipe: Connection, config: Config, folder: Path, slices: Sequence[i
 
     from vf.inference.model_files import load_module
     from vf.trainer.collecting.task_cursor import TaskCursor
-    from vf.trainer.learning.lora_targets import lora_config, lora_targets
+    from vf.trainer.learning.model.lora_targets import lora_config, lora_targets
     from vf.trainer.preflight import preflight
 
     plan, args = preflight(config), config.args

@@ -24,9 +24,9 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.model import Sampling
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import MicroBatch, Sample
-from vf.trainer.learning.packing import pack
-from vf.trainer.learning.self_test import choose_forward
+from vf.trainer.learning.batches.batch import MicroBatch, Sample
+from vf.trainer.learning.batches.packing import pack
+from vf.trainer.learning.model.self_test import choose_forward
 
 PROMPT, LONGEST = 100, 256
 PAIRS = ((torch.float32, torch.float32), (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32))

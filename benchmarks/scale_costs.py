@@ -191,7 +191,7 @@ def main() -> None:
         return
     import torch
 
-    from vf.trainer.learning.batch import Sample, micro_batches
+    from vf.trainer.learning.batches.batch import Sample, micro_batches
 
     torch.set_num_threads(1)
     say("traces and tensors")

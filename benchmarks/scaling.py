@@ -33,7 +33,7 @@ from scaling_worker import Work, make_config, measure, samples
 from trainer_step_workers import make_model
 
 if TYPE_CHECKING:
-    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.batches.batch import Sample
     from vf.trainer.learning.policy import Policy
 
 TARGET = 4.0  # by tokens alone it is 8.5: see results/scaling.md

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainer_step_workers import LEARNING_RATE, VOCABULARY
 
 if TYPE_CHECKING:
-    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.batches.batch import Sample
     from vf.trainer.learning.policy import Policy
     from vf.trainer.settings.config import Config
 
@@ -59,7 +59,7 @@ def samples(work: Work, *, per_turn: bool = False) -> list[Sample]:
         per_turn: One sequence for each turn, its context before it, instead of one that grows.
     """
     from vf.traces.trace import Branch
-    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.batches.batch import Sample
 
     rng = random.Random(0)
 

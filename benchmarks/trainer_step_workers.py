@@ -191,7 +191,7 @@ def ours(
 ) -> None:
     """`Policy.update`, as the trainer calls it."""
     from vf.traces.trace import Branch
-    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.batches.batch import Sample
     from vf.trainer.learning.policy import Policy
     from vf.trainer.settings.config import TrainerArgs
 

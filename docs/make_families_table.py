@@ -82,8 +82,8 @@ def examine(family: Any) -> Row:
 
 def _whole(family: Any, folder: str) -> dict[str, str]:
     """Train all weights for two steps; compare log-probabilities and memory."""
-    from tests.trainer.learning.live_memory import LiveMemory
-    from vf.trainer.learning.memory import Shape, predict
+    from tests.trainer.learning.memory.live_memory import LiveMemory
+    from vf.trainer.learning.memory.trainer_memory import Shape, predict
     from vf.trainer.learning.passes import unwatched
     from vf.trainer.learning.policy import Policy
 
@@ -166,7 +166,7 @@ def _adapter(folder: str) -> dict[str, str]:
     """Train the default adapter for a step, and say what it is on."""
     from vf.inference.model_files import load_module
     from vf.runtime.errors import TrainingError
-    from vf.trainer.learning.lora_targets import lora_targets
+    from vf.trainer.learning.model.lora_targets import lora_targets
     from vf.trainer.learning.policy import Policy
 
     args = _args()
@@ -191,7 +191,7 @@ def _samples(groups: int, rollouts: int, prompt: int = PROMPT) -> list[Any]:
     """Return groups of rollouts that share a prompt; all are longer than the models' windows."""
     from tests.trainer.learning.families import VOCABULARY
     from vf.traces.trace import Branch
-    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.batches.batch import Sample
 
     rng = random.Random(0)
 

@@ -17,4 +17,4 @@ export DS_BUILD_OPS=0 DS_ACCELERATOR=cpu
 own_folder "$FOLDER" --no-build-isolation "deepspeed==$VERSION" hjson einops py-cpuinfo
 "$PYTHON" -c 'import deepspeed' >/dev/null # without it, its tests would be skipped
 "$PYTHON" -m pytest -p no:cacheprovider -q -k zero \
-    tests/trainer/learning/test_ranks.py tests/trainer/learning/test_zero_settings.py
+    tests/trainer/learning/sharding/test_ranks.py tests/trainer/learning/sharding/test_zero_settings.py

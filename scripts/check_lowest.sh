@@ -28,13 +28,13 @@ tests=(
     tests/inference/test_model_files.py
     tests/trainer/saving/test_export.py
     # The attention that it calls, in every family that is trained packed or padded.
-    tests/trainer/learning/test_self_test.py
+    tests/trainer/learning/model/test_self_test.py
     tests/trainer/learning/test_packed_gradients.py
-    tests/trainer/learning/test_attention.py
-    tests/trainer/learning/test_forward.py
+    tests/trainer/learning/attention/test_tree_attention.py
+    tests/trainer/learning/model/test_forward.py
     # Names of tensors in composites, and experts that PEFT adapts.
     tests/inference/test_composite.py
-    tests/trainer/learning/test_lora_targets.py
+    tests/trainer/learning/model/test_lora_targets.py
     # Its Trainer, under TRL's.
     tests/trainer/sft/test_training.py
     # An engine on the trained module, which changes under it.

@@ -13,5 +13,5 @@ source scripts/own_folder.sh
 own_folder "build/bitsandbytes-$VERSION" "bitsandbytes==$VERSION"
 "$PYTHON" -c 'import bitsandbytes' >/dev/null # without it, its tests would be skipped
 "$PYTHON" -m pytest -p no:cacheprovider -q \
-    tests/trainer/learning/test_quantized.py tests/trainer/learning/test_masters.py \
+    tests/trainer/learning/model/test_quantized.py tests/trainer/learning/sharding/test_master_weights.py \
     tests/trainer/sft/test_training.py

@@ -17,7 +17,7 @@ OWN_PROCESSES = {
     "runtime/process_worker.py",
 }
 # A subclass that finds only an index's own classes.
-RESTRICTED = {"trainer/learning/unpickling.py": "pickle.Unpickler"}
+RESTRICTED = {"trainer/learning/sharding/safe_unpickling.py": "pickle.Unpickler"}
 NEVER = {
     *(f"{module}.{name}" for module in ("pickle", "marshal", "dill", "cloudpickle", "joblib")
       for name in ("load", "loads", "Unpickler")),

@@ -11,8 +11,15 @@ from operator import attrgetter
 import torch
 
 from vf.runtime.errors import VfError
-from vf.trainer.learning.commands import Accumulate, Finish, Load, Save, Stop, Together
 from vf.trainer.learning.policy import Policy
+from vf.trainer.learning.sharding.rank_commands import (
+    Accumulate,
+    Finish,
+    Load,
+    Save,
+    Stop,
+    Together,
+)
 from vf.trainer.saving.checkpoint import begin_part, load_checkpoint
 from vf.trainer.settings.config import Config
 

@@ -21,7 +21,7 @@ from vf.runtime.open_files import raise_limit
 from vf.traces.messages import as_messages
 from vf.trainer.closing import Closing
 from vf.trainer.collecting.background import BackgroundLoop, BackgroundSampler
-from vf.trainer.learning.custom_loss import check_loss
+from vf.trainer.learning.losses.custom_loss import check_loss
 from vf.trainer.processes.launch import leave_world, world
 from vf.trainer.run.setup import Setup
 from vf.trainer.settings.learner_settings import learner_config
@@ -29,8 +29,8 @@ from vf.trainer.settings.learner_settings import learner_config
 if TYPE_CHECKING:
     import torch
 
-    from vf.trainer.learning.batch import Sample
-    from vf.trainer.learning.losses import LossFn
+    from vf.trainer.learning.batches.batch import Sample
+    from vf.trainer.learning.losses.policy_gradient import LossFn
     from vf.trainer.learning.objective import UpdateStats
 
 PROBE = "Count from one to five. /=:#\t"
@@ -188,8 +188,8 @@ class Learner:
         Args:
             samples: As :func:`vf.samples` returned them; without any, nothing is added.
             loss_fn: A name of ``trainer.args.loss_fn``; or a function from
-                :class:`~vf.trainer.learning.losses.LossArrays` to the loss of each token, float
-                ``[B, L]``, or to ``TokenLosses``. By default that of the settings.
+                :class:`~vf.trainer.learning.losses.policy_gradient.LossArrays` to the loss of each
+                token, float ``[B, L]``, or to ``TokenLosses``. By default that of the settings.
 
         Returns:
             What the samples would make of a step of their own: ``loss``, ``tokens``, ``kl_v1``,
@@ -386,7 +386,7 @@ class Learner:
 
 
 def _check_samples(where: str, samples: Sequence[Any]) -> None:
-    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.batches.batch import Sample
 
     for each in samples:
         if not isinstance(each, Sample):

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from vf.runtime.errors import ConfigError
-from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.rounding import rounding_gaps
+from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.model.rounding import rounding_gaps
 from vf.trainer.preflight import preflight
 from vf.trainer.processes.launch import is_elsewhere, processes_to_launch
 from vf.trainer.rl_trainer import RLTrainer

@@ -26,7 +26,7 @@ from vf.trainer.settings.config import TrainerArgs
 if TYPE_CHECKING:
     import torch
 
-    from vf.trainer.learning.batch import Sample
+    from vf.trainer.learning.batches.batch import Sample
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def samples(
             group has a single rollout, so that there is nothing to compare it with.
         TrainingError: Not one trace has a reward; names the most frequent cause.
     """
-    from vf.trainer.learning.batch import build_samples
+    from vf.trainer.learning.batches.batch import build_samples
 
     own = advantages if callable(advantages) else None
     named: dict[str, Any] = {} if own else {"advantage": advantages}

@@ -32,14 +32,14 @@ from vf.runtime.errors import ConfigError
 from vf.traces.task import Task
 from vf.trainer.collecting.curriculum import find_curriculum
 from vf.trainer.collecting.mixture import Mixture
-from vf.trainer.learning.custom_loss import load_loss
-from vf.trainer.learning.fit import UNKNOWN, Device, check_fit, plan_memory, settle
-from vf.trainer.learning.frozen import check_tokenizer
-from vf.trainer.learning.lora_targets import lora_targets
-from vf.trainer.learning.memory import Shape
-from vf.trainer.learning.privileged import check_privileged
-from vf.trainer.learning.quantized import check_quantized
-from vf.trainer.learning.router_loss import find_routers
+from vf.trainer.learning.batches.privileged_prompts import check_privileged
+from vf.trainer.learning.losses.custom_loss import load_loss
+from vf.trainer.learning.losses.router_loss import find_routers
+from vf.trainer.learning.memory.fit import UNKNOWN, Device, check_fit, plan_memory, settle
+from vf.trainer.learning.memory.trainer_memory import Shape
+from vf.trainer.learning.model.frozen_models import check_tokenizer
+from vf.trainer.learning.model.lora_targets import lora_targets
+from vf.trainer.learning.model.quantized import check_quantized
 from vf.trainer.processes.devices import check_devices, check_server_devices
 from vf.trainer.processes.launch import is_sharded, outer_environ, processes_to_launch
 from vf.trainer.run.first_prompts import FirstPrompts, measure

@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from vf.runtime.errors import TrainingError
-from vf.trainer.learning.batch import MicroBatch
+from vf.trainer.learning.batches.batch import MicroBatch
 from vf.trainer.learning.passes import unwatched
 from vf.trainer.learning.policy import Policy
 from vf.trainer.watching.flops import ModelCost, Work

@@ -14,10 +14,10 @@ from vf.runtime.errors import TrainingError
 from vf.trainer.closing import Closing
 from vf.trainer.collecting.collector import Collector
 from vf.trainer.learner import Learner
-from vf.trainer.learning.batch import Sample, build_samples
+from vf.trainer.learning.batches.batch import Sample, build_samples
+from vf.trainer.learning.batches.privileged_prompts import Privileged
+from vf.trainer.learning.batches.streaming import StepBatch, at_the_end
 from vf.trainer.learning.objective import UpdateStats
-from vf.trainer.learning.privileged import Privileged
-from vf.trainer.learning.streaming import StepBatch, at_the_end
 from vf.trainer.processes.fleets import open_fleet
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group

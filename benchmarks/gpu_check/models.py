@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.memory import Shape
+from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.memory.trainer_memory import Shape
 
 # Small models of families that are trained in each of the three ways. Head widths of 64 have
 # kernels on every device.

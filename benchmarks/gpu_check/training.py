@@ -12,8 +12,8 @@ import torch
 from gpu_check.models import FAMILIES, QWEN3_06B, TINY, make_samples, save_random
 from gpu_check.row import Row
 
-from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.memory import Shape, Surroundings, predict
+from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.memory.trainer_memory import Shape, Surroundings, predict
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
 

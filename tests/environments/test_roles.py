@@ -11,7 +11,7 @@ import pytest
 import vf
 from vf.inference.model import Conversation, Reply
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import build_samples, role_advantages
+from vf.trainer.learning.batches.batch import build_samples, role_advantages
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 

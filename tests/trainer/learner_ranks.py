@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import vf
-from tests.trainer.learning.rank_updates import samples
-from vf.trainer.learning.losses import LossArrays
+from tests.trainer.learning.sharding.rank_updates import samples
+from vf.trainer.learning.losses.policy_gradient import LossArrays
 
 SETTINGS: dict[str, Any] = {
     "max_tokens": 16,

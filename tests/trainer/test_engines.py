@@ -31,8 +31,8 @@ from vf.inference.model_files import resolve_model
 from vf.inference.proof import Proof
 from vf.runtime.errors import ConfigError, ModelError, ServerDown, TrainingError
 from vf.trainer.engines import PROBE_TOKENS, check_gap, probe
-from vf.trainer.learning.ranks import Ranks
-from vf.trainer.learning.weights import Weights
+from vf.trainer.learning.sharding.ranks import Ranks
+from vf.trainer.learning.sharding.weights import Weights
 from vf.trainer.rl_trainer import RLTrainer
 
 MakeTrainer = Callable[..., RLTrainer]

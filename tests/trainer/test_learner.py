@@ -15,9 +15,9 @@ from tests.trainer.conftest import Digits
 from tests.trainer.learning.forked_samples import forked_samples
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.commands.export import main as export
-from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.custom_loss import check_loss
-from vf.trainer.learning.losses import LossArrays
+from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.losses.custom_loss import check_loss
+from vf.trainer.learning.losses.policy_gradient import LossArrays
 from vf.trainer.settings.config import TrainerArgs
 
 SETTINGS: dict[str, Any] = {

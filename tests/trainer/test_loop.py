@@ -16,8 +16,8 @@ from tests.trainer.conftest import Digits
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.commands.main import main
-from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.normalisation import scale
+from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.batches.normalisation import scale
 from vf.trainer.learning.policy import Policy
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.run.display import Display

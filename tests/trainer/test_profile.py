@@ -20,8 +20,8 @@ from tests.trainer.conftest import TrainerFactory
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.commands.main import main
-from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
-from vf.trainer.learning.packing import pack
+from vf.trainer.learning.batches.batch import MicroBatch, Sample, micro_batches
+from vf.trainer.learning.batches.packing import pack
 from vf.trainer.learning.passes import unwatched
 from vf.trainer.learning.policy import Policy
 from vf.trainer.profile import Row, StepProfile, matmul_rate, profile_step

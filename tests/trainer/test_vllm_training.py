@@ -27,8 +27,8 @@ from vf.inference.model_files import resolve_model
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError
 from vf.trainer.collecting.runners import InProcess
-from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.packing import pack
+from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.batches.packing import pack
 from vf.trainer.learning.teacher import TeacherServer
 from vf.trainer.rl_trainer import RLTrainer
 

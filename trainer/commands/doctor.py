@@ -147,7 +147,7 @@ def _run(config: Config) -> Iterator[Check]:
     import asyncio
 
     from vf.runtime.calling import call
-    from vf.trainer.learning.quantized import check_quantized
+    from vf.trainer.learning.model.quantized import check_quantized
     from vf.trainer.processes.devices import check_devices, check_server_devices
     from vf.trainer.run.parts import make_environments
     from vf.trainer.watching.trackers import check_trackers
@@ -177,7 +177,7 @@ def _memory(config: Config, gigabytes: float | None = None) -> Iterator[Check]:
         gigabytes: Of each GPU; by default, this machine's device.
     """
     from vf.trainer.installed import Check
-    from vf.trainer.learning.fit import Device, check_fit, disk_needed, plan_memory, settle
+    from vf.trainer.learning.memory.fit import Device, check_fit, disk_needed, plan_memory, settle
     from vf.trainer.machine import check_disk
     from vf.trainer.preflight import model_shape, read_model_config
     from vf.trainer.watching.plan_text import describe_memory

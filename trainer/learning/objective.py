@@ -3,14 +3,14 @@
     scale · Σ over trained tokens of w · (v · loss + β·k3(p ‖ p_ref) − c·H) + a · aux
         − b · scale · Σ over observed tokens of w_obs · log p
 
-scale, w and w_obs are those of :mod:`vf.trainer.learning.normalisation`, v is 1 or the weight of
-:class:`~vf.trainer.learning.correction.Correction`, H is the entropy of the learner's distribution,
-aux the loss of routers (:mod:`vf.trainer.learning.router_loss`), and observed tokens are those of
-:mod:`vf.trainer.learning.observations`. With
+scale, w and w_obs are those of :mod:`vf.trainer.learning.batches.normalisation`, v is 1 or the
+weight of :class:`~vf.trainer.learning.losses.importance_sampling.Correction`, H is the entropy of
+the learner's distribution, aux the loss of routers (:mod:`vf.trainer.learning.losses.router_loss`),
+and observed tokens are those of :mod:`vf.trainer.learning.batches.observations`. With
 ``kl_penalty_type = "advantage"`` the KL is in the advantages instead. A teacher's part of them is
 ``teacher_coef`` · (log p_teacher − log q) (:mod:`vf.trainer.learning.teacher`), or, with
 ``teacher_loss = "forward_kl"``, ``teacher_coef`` · KL(p_teacher ‖ p) is added to each token's loss
-(:mod:`vf.trainer.learning.likeliest`).
+(:mod:`vf.trainer.learning.batches.top_tokens`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from vf.runtime.errors import TrainingError
-from vf.trainer.learning.batch import MicroBatch
-from vf.trainer.learning.correction import Corrected, Correction
-from vf.trainer.learning.custom_loss import Loss
-from vf.trainer.learning.forward import Found
-from vf.trainer.learning.kl import (
+from vf.trainer.learning.batches.batch import MicroBatch
+from vf.trainer.learning.batches.normalisation import Totals
+from vf.trainer.learning.learned_tokens import Watch
+from vf.trainer.learning.losses.custom_loss import Loss
+from vf.trainer.learning.losses.importance_sampling import Corrected, Correction
+from vf.trainer.learning.losses.kl import (
     BINS,
     WIDEST,
     histogram,
@@ -34,10 +35,15 @@ from vf.trainer.learning.kl import (
     ratio_quantiles,
     shaped_advantages,
 )
-from vf.trainer.learning.learned import Watch
-from vf.trainer.learning.losses import LossArrays, LossFn, TokenLosses, build_loss, masked
-from vf.trainer.learning.normalisation import Totals
-from vf.trainer.learning.ranks import Ranks
+from vf.trainer.learning.losses.policy_gradient import (
+    LossArrays,
+    LossFn,
+    TokenLosses,
+    build_loss,
+    masked,
+)
+from vf.trainer.learning.model.forward import Found
+from vf.trainer.learning.sharding.ranks import Ranks
 from vf.trainer.settings.config import TrainerArgs
 
 # What is summed over trained tokens, in this order; the histogram of log ratios follows.

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import torch
 
-from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.likeliest import Likeliest
-from vf.trainer.learning.out_of_memory import Work
-from vf.trainer.learning.too_long import fit, longest_taught
+from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.batches.overlong import fit, longest_taught
+from vf.trainer.learning.batches.top_tokens import Likeliest
+from vf.trainer.learning.memory.out_of_memory import Work
 from vf.trainer.settings.config import TrainerArgs
 
 # Token ids, which of them are trained (nothing predicts the first), the temperature, and the

@@ -11,12 +11,12 @@ import torch
 
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import MicroBatch, Sample
-from vf.trainer.learning.forward import Forward
+from vf.trainer.learning.batches.batch import MicroBatch, Sample
+from vf.trainer.learning.batches.packing import share_out
+from vf.trainer.learning.memory.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
+from vf.trainer.learning.model.forward import Forward
 from vf.trainer.learning.objective import spread
-from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
-from vf.trainer.learning.packing import share_out
-from vf.trainer.learning.ranks import Ranks
+from vf.trainer.learning.sharding.ranks import Ranks
 from vf.trainer.settings.config import TrainerArgs
 
 

@@ -13,29 +13,29 @@ import torch
 from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import MicroBatch, Sample
-from vf.trainer.learning.building import build_model, build_optimizer, check_moments
-from vf.trainer.learning.commands import Accumulate, Finish, Together
-from vf.trainer.learning.correction import Correction
-from vf.trainer.learning.custom_loss import Loss
-from vf.trainer.learning.dropout import disable_dropout, has_dropout, modes_of_training
-from vf.trainer.learning.forward import Forward
-from vf.trainer.learning.frozen import Frozen
+from vf.trainer.learning.batches.batch import MicroBatch, Sample
+from vf.trainer.learning.batches.normalisation import Totals, scale, weighted
+from vf.trainer.learning.batches.overlong import fit
 from vf.trainer.learning.learning_rate import Course
-from vf.trainer.learning.memory import CEILING
-from vf.trainer.learning.normalisation import Totals, scale, weighted
+from vf.trainer.learning.losses.custom_loss import Loss
+from vf.trainer.learning.losses.importance_sampling import Correction
+from vf.trainer.learning.losses.router_loss import RouterLoss, token_weight
+from vf.trainer.learning.memory.out_of_memory import Budget, Work, attempt
+from vf.trainer.learning.memory.trainer_memory import CEILING
+from vf.trainer.learning.model.building import build_model, build_optimizer, check_moments
+from vf.trainer.learning.model.dropout import disable_dropout, has_dropout, modes_of_training
+from vf.trainer.learning.model.forward import Forward
+from vf.trainer.learning.model.frozen_models import Frozen
+from vf.trainer.learning.model.precision import allow_tf32, compute_dtype
+from vf.trainer.learning.model.quantized import check_quantized
+from vf.trainer.learning.model.self_test import choose_forward
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
 from vf.trainer.learning.old_logprobs import Known, Which, asked, attach, by_tokens
-from vf.trainer.learning.out_of_memory import Budget, Work, attempt
 from vf.trainer.learning.passes import Passes, wanted
-from vf.trainer.learning.precision import allow_tf32, compute_dtype
-from vf.trainer.learning.quantized import check_quantized
-from vf.trainer.learning.ranks import Ranks, together
-from vf.trainer.learning.router_loss import RouterLoss, token_weight
-from vf.trainer.learning.self_test import choose_forward
-from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored
-from vf.trainer.learning.too_long import fit
-from vf.trainer.learning.weights import Weights
+from vf.trainer.learning.sharding.checkpoint_shards import OPTIMIZER, PARAMETERS, Stored
+from vf.trainer.learning.sharding.rank_commands import Accumulate, Finish, Together
+from vf.trainer.learning.sharding.ranks import Ranks, together
+from vf.trainer.learning.sharding.weights import Weights
 from vf.trainer.settings.config import TrainerArgs
 
 
@@ -43,7 +43,8 @@ class Policy:
     """The trained module with its optimizer and schedule.
 
     With several trainer processes each has one, and all stay alike: see
-    :mod:`vf.trainer.learning.ranks`. Rank 0 calls :meth:`update`, and the others take part.
+    :mod:`vf.trainer.learning.sharding.ranks`. Rank 0 calls :meth:`update`, and the others take
+    part.
 
     Args:
         model_name: A local folder or a hub name.
@@ -126,9 +127,9 @@ class Policy:
         """Add the gradient of samples to that of the optimizer step under way.
 
         However a step's rollouts are passed, in one call or in many, the gradient is that of
-        the same sum (:func:`~vf.trainer.learning.normalisation.weighted`). An exception: with
-        ``kl_penalty_type = "advantage"``, where samples depend on the mean over all, a step must
-        be one call.
+        the same sum (:func:`~vf.trainer.learning.batches.normalisation.weighted`). An exception:
+        with ``kl_penalty_type = "advantage"``, where samples depend on the mean over all, a step
+        must be one call.
 
         Args:
             samples: With all branches of their rollouts.
@@ -356,7 +357,8 @@ class Policy:
     def states(self) -> Iterator[tuple[str, Any]]:
         """Yield what a checkpoint keeps: masters, the optimizer's state and the reference's.
 
-        Each process yields what it holds; see :meth:`~vf.trainer.learning.sharding.Copies.states`.
+        Each process yields what it holds; see
+        :meth:`~vf.trainer.learning.sharding.copies.Copies.states`.
         """
         yield from self.sharding.states(self.optimizer, dict(self.weights.masters.named()))
         if self.reference is not None:

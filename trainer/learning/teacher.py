@@ -6,10 +6,10 @@ to the teacher than it was to the sampler (:class:`~vf.trainer.learning.objectiv
 mean is minus the reverse KL, KL(policy ‖ teacher), of which this is the policy gradient: that
 of MiniLLM (Gu et al. 2024, arXiv:2306.08543, eq. 1), per token and without later tokens' terms.
 With ``"forward_kl"`` the teacher's likeliest tokens at each position are asked for, too, and the
-forward KL to them is the loss (:mod:`vf.trainer.learning.likeliest`).
+forward KL to them is the loss (:mod:`vf.trainer.learning.batches.top_tokens`).
 
-The teacher is a frozen model beside the policy (:mod:`vf.trainer.learning.frozen`), or a server
-that scores prompts (:class:`TeacherServer`).
+The teacher is a frozen model beside the policy (:mod:`vf.trainer.learning.model.frozen_models`), or
+a server that scores prompts (:class:`TeacherServer`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import torch
 from vf.inference.vllm.admin import Admin
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, EngineError, ModelError, TrainingError
-from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.likeliest import Likeliest, likeliest_asked
+from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.batches.overlong import longest_taught
+from vf.trainer.learning.batches.privileged_prompts import attach_told
+from vf.trainer.learning.batches.top_tokens import Likeliest, likeliest_asked
 from vf.trainer.learning.policy import Policy
-from vf.trainer.learning.privileged import attach_told
-from vf.trainer.learning.too_long import longest_taught
 from vf.trainer.settings.config import TrainerArgs
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Teacher:
         Args:
             samples: To be trained on.
             seen: The same as the teacher is to read them, with the same sampled tokens in other
-                contexts (:class:`~vf.trainer.learning.privileged.Privileged`).
+                contexts (:class:`~vf.trainer.learning.batches.privileged_prompts.Privileged`).
 
         Raises:
             TrainingError: The teacher's server fails, memory ran out twice, or another trainer

@@ -20,9 +20,9 @@ from safetensors import SafetensorError
 from vf.runtime.errors import CheckpointError, ConfigError
 from vf.traces.store import TraceStore
 from vf.trainer.collecting.orchestrator import Queue
-from vf.trainer.learning.commands import Load, Save
 from vf.trainer.learning.policy import Policy
-from vf.trainer.learning.shards import Stored, stage, write
+from vf.trainer.learning.sharding.checkpoint_shards import Stored, stage, write
+from vf.trainer.learning.sharding.rank_commands import Load, Save
 from vf.trainer.saving.checkpoint_files import (
     PROGRESS,
     DamagedCheckpoint,
@@ -47,7 +47,7 @@ class Progress:
         alarms: What the alarms remember (:meth:`~vf.trainer.watching.run_alarms.RunAlarms.state`).
         best_reward: Highest held-out mean reward of any checkpoint so far.
         base: Fingerprint of the weights that are not trained
-            (:class:`~vf.trainer.learning.weights.Weights`).
+            (:class:`~vf.trainer.learning.sharding.weights.Weights`).
         rolling: Whether it was saved by the clock, to be kept only until the next checkpoint.
         queue: Rollouts that were ahead of training; their traces are in a file of their own.
     """

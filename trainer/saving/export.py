@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from vf.inference.model_files import save_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
-from vf.trainer.learning.shards import PARAMETERS
+from vf.trainer.learning.sharding.checkpoint_shards import PARAMETERS
 from vf.trainer.saving.checkpoint import open_tensors
 from vf.trainer.saving.merging import (
     ADAPTER_CONFIG,

@@ -23,8 +23,8 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from vf.inference.model_files import find_model, load_module, save_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
-from vf.trainer.learning.lora_targets import lora_config, lora_targets
-from vf.trainer.learning.quantized import (
+from vf.trainer.learning.model.lora_targets import lora_config, lora_targets
+from vf.trainer.learning.model.quantized import (
     EIGHT_BITS,
     FOUR_BITS,
     bitsandbytes,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vf.trainer.learning.batch import MicroBatch
+from vf.trainer.learning.batches.batch import MicroBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from vf.traces.learned import Learned, write_learned
 from vf.trainer.run.group import Group
 
 if TYPE_CHECKING:
-    from vf.trainer.learning.batch import Sample
-    from vf.trainer.learning.learned import Seen
+    from vf.trainer.learning.batches.batch import Sample
+    from vf.trainer.learning.learned_tokens import Seen
 
 
 class LearnedLog:

@@ -17,7 +17,7 @@ import torch
 from vf.runtime.errors import ConfigError
 from vf.traces.learned import learned_beside
 from vf.traces.store import TraceStore
-from vf.trainer.learning.correction import Correction
+from vf.trainer.learning.losses.importance_sampling import Correction
 
 POSITIONS = (64, 256, 1024, 4096, 16384)
 PROBABILITIES = (0.01, 0.1, 0.5, 0.9, 0.99)
@@ -109,7 +109,7 @@ def compare(branches: Sequence[Tokens], rounding: Mapping[str, torch.Tensor]) ->
 
     Args:
         branches: One or more.
-        rounding: As :func:`~vf.trainer.learning.rounding.rounding_gaps` returns it.
+        rounding: As :func:`~vf.trainer.learning.model.rounding.rounding_gaps` returns it.
     """
     gaps = _gaps(branches)
     kinds = [_gap("layers", kind, each) for kind, each in rounding.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.batches.batch import Sample
 
 VOCABULARY = 512
 

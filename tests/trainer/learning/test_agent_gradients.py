@@ -14,9 +14,9 @@ import torch
 
 import vf
 from tests.inference.endpoint.rollout_talk import Texts, opened, say, token_model
-from tests.trainer.learning.test_losses_update import gradients
+from tests.trainer.learning.losses.test_losses_update import gradients
 from vf.traces.trace import Branch, Score, Trace
-from vf.trainer.learning.batch import Sample, build_samples
+from vf.trainer.learning.batches.batch import Sample, build_samples
 from vf.trainer.learning.policy import Policy
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs

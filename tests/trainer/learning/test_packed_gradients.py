@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.learning.forked_samples import forked_samples
-from tests.trainer.learning.test_losses_update import gradients, shake
-from vf.trainer.learning import prefix_tree
-from vf.trainer.learning.batch import Sample
+from tests.trainer.learning.losses.test_losses_update import gradients, shake
+from vf.trainer.learning.attention import prefix_tree
+from vf.trainer.learning.batches.batch import Sample
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
 

@@ -9,7 +9,7 @@ import torch
 
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.batches.batch import Sample
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
 

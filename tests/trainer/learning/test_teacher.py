@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.inference.local_server import json_answer, serve
-from tests.trainer.learning.test_losses_update import (
+from tests.trainer.learning.losses.test_losses_update import (
     assert_equal,
     gradients,
     naive_gradients,
@@ -24,8 +24,8 @@ from vf.runtime.errors import ConfigError, TrainingError
 from vf.runtime.toml import checked
 from vf.traces.task import Task
 from vf.traces.trace import Branch, Score, Trace
-from vf.trainer.learning.batch import build_samples
-from vf.trainer.learning.frozen import check_tokenizer
+from vf.trainer.learning.batches.batch import build_samples
+from vf.trainer.learning.model.frozen_models import check_tokenizer
 from vf.trainer.learning.teacher import TeacherServer
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.trainer.test_loop import policy, samples
-from vf.trainer.learning.batch import Sample, collate
+from vf.trainer.learning.batches.batch import Sample, collate
+from vf.trainer.learning.memory.out_of_memory import unpack
 from vf.trainer.learning.objective import UpdateStats
-from vf.trainer.learning.out_of_memory import unpack
 
 TEMPERATURES = [0.5, None, 2.0]  # that of the settings is 0.8
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored
+from vf.trainer.learning.sharding.checkpoint_shards import OPTIMIZER, PARAMETERS, Stored
 from vf.trainer.run.run_folder import RunFolder
 
 CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from tests.trainer.saving.comparing import stored
 from vf.inference import model_files
 from vf.runtime.errors import CheckpointError, ConfigError
-from vf.trainer.learning import shards
+from vf.trainer.learning.sharding import checkpoint_shards
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint_files import latest_checkpoint, mark_best, remove_old
 from vf.trainer.saving.merging import ADAPTER_WEIGHTS
@@ -141,7 +141,7 @@ def test_another_model_of_the_same_shape_is_refused(
             model.get_output_embeddings().weight[0, 0] += 1.0
         return model
 
-    monkeypatch.setattr("vf.trainer.learning.building.load_module", fine_tuned)
+    monkeypatch.setattr("vf.trainer.learning.model.building.load_module", fine_tuned)
     other: RLTrainer = make_trainer(max_steps=2)
     with pytest.raises(ConfigError, match="weights of model = 'tiny' are not those that the run"):
         other.resume()
@@ -246,7 +246,7 @@ def replace_moment(checkpoint: Path, value: Any) -> None:
     tensors = stored(checkpoint)
     tensors[list(tensors)[-1]] = value
     shutil.rmtree(checkpoint / "state")
-    shards.write(checkpoint / "state", tensors)
+    checkpoint_shards.write(checkpoint / "state", tensors)
 
 
 @pytest.mark.parametrize("part", ["random.pt", "state/.metadata", "a moment"])

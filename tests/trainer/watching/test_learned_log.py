@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vf.traces.learned import Learned, learned_beside
-from vf.trainer.learning.losses import LossArrays, TokenLosses
+from vf.trainer.learning.losses.policy_gradient import LossArrays, TokenLosses
 from vf.trainer.learning.objective import Objective
 from vf.trainer.rl_trainer import RLTrainer
 

@@ -1,0 +1,1 @@
+"""Exact attention over packed sequences with shared prefixes."""

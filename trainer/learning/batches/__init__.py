@@ -1,0 +1,1 @@
+"""From scored traces to micro-batches: advantages, samples, masks, token weights, packing."""

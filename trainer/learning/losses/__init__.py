@@ -1,0 +1,1 @@
+"""The loss of each token: policy gradients, KL, importance sampling, experts' balance."""

@@ -1,0 +1,1 @@
+"""How much memory training needs, and what happens when it runs out."""

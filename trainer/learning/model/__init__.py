@@ -1,0 +1,1 @@
+"""The model that learns: loading, LoRA, precision, log-probabilities, frozen models."""

@@ -1,0 +1,1 @@
+"""Several trainer processes as one: ranks, whole copies, FSDP, ZeRO, and their checkpoints."""
