@@ -82,7 +82,7 @@ def plain(pipe: Connection, base_url: str, rollouts: int, args: argparse.Namespa
 
 def ours(pipe: Connection, base_url: str, rollouts: int, args: argparse.Namespace) -> None:
     """The command, with its traces on disk."""
-    from vf.trainer.commands.eval import main
+    from vf.evaluation.commands.eval import main
 
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)  # the tables; the progress is on stderr

@@ -69,8 +69,8 @@ def test_a_rollout_loads_nothing_of_containers() -> None:
 
 def test_every_command_and_registered_environment_is_imported_without_extras() -> None:
     """What they need of an extra is imported where it is used, so that it can be named."""
-    commands = (ROOT / "trainer" / "commands").glob("*.py")
-    modules = [f"vf.trainer.commands.{path.stem}" for path in sorted(commands)]
+    commands = sorted(ROOT.glob("*/commands/*.py"))
+    modules = [f"vf.{path.parts[-3]}.commands.{path.stem}" for path in commands]
     points = PROJECT["entry-points"]["vf.environments"].values()
     modules += sorted({point.partition(":")[0] for point in points})
     code = "import importlib\nfor name in sys.argv[1:]: importlib.import_module(name)"

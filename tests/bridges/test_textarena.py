@@ -17,11 +17,11 @@ import vf
 from vf.bridges.seeded_games import GlobalRandom
 from vf.bridges.textarena.environment import TextArena
 from vf.bridges.textarena.games import innermost, make_game
+from vf.evaluation.commands.eval import main
 from vf.inference.models.scripted_model import Script
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason
-from vf.trainer.commands.eval import main
 
 ta = pytest.importorskip("textarena")
 

@@ -13,8 +13,8 @@ import pytest
 import vf
 from tests.environments.agents.programs import ASK, PYTHON
 from vf.environments.agents.program import program
+from vf.evaluation.commands.eval import main
 from vf.evaluation.fingerprint import describe_environment
-from vf.trainer.commands.eval import main
 
 EVAL = """
 tasks = 3

@@ -204,7 +204,7 @@ def test_a_terminal_shows_a_live_bar_with_the_time_left(capsys: Capsys) -> None:
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"
-        "from vf.trainer.commands.eval import build_parser\n"
+        "from vf.evaluation.commands.eval import build_parser\n"
         "text = build_parser().format_help()\n"
         "heavy = [m for m in ('torch', 'transformers', 'openai', 'aiohttp', 'pydantic', 'rich') "
         "if m in sys.modules]\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vf.trainer.commands.eval import main
+from vf.evaluation.commands.eval import main
 
 
 def mean(folder: Path) -> float:

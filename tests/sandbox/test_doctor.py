@@ -108,7 +108,7 @@ def test_an_engine_that_never_answers_is_not_waited_for_long(
 def test_missing_permission_is_reported() -> None:
     code = (
         "import os, sys, docker\n"
-        "from vf.trainer.commands.sandbox import main\n"
+        "from vf.sandbox.commands.sandbox import main\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "sys.exit(main(['doctor']))\n"
     )
@@ -133,7 +133,7 @@ def test_missing_permission_is_reported() -> None:
 def test_without_the_sdk_the_message_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['docker'] = None\n"
-        "from vf.trainer.commands.sandbox import main\n"
+        "from vf.sandbox.commands.sandbox import main\n"
         "sys.exit(main(['ps']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

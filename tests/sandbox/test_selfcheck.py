@@ -21,11 +21,11 @@ from tests.sandbox.broken_backends import (
     local,
 )
 from vf.runtime.errors import ConfigError, SandboxError
+from vf.sandbox.commands import sandbox as cli
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.selfcheck import CheckResult, check_contract, group_names, main
-from vf.trainer.commands import sandbox as cli
 
 GROUPS = {
     *("files", "output", "stdin", "commands", "env", "cwd", "users", "timeouts"),

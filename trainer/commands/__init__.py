@@ -1,1 +1,1 @@
-"""The one command, `vf-rl`: training and its subcommands, a module each."""
+"""The one command, `vf-rl`: its table of commands, training, and what else needs the trainer."""

@@ -21,25 +21,26 @@ from vf.runtime.command import (
 )
 from vf.runtime.errors import did_you_mean
 
+# Name: the room whose commands/NAME.py has its main(argv), and the line of help.
 COMMANDS = {
-    "eval": "measure a model in an environment; compare, validate, rescore",
-    "init": "create the package of a new environment",
-    "serve": "serve a model or a run behind an OpenAI-compatible API",
-    "view": "show runs and evaluations in the browser; export traces",
-    "mismatch": "show where sampler and trainer differ, and price corrections",
-    "search": "build, serve and query search indexes",
-    "sandbox": "set up and check the sandboxes that run untrusted code",
-    "sft": "fine-tune a model on saved traces, before RL",
-    "export": "write a checkpoint as a model for transformers and vLLM",
-    "check-template": "test a chat template on multi-turn conversations",
-    "cluster": "print what starts a run under SLURM or KubeRay",
-    "doctor": "say what this machine and a TOML lack, and how to get it",
+    "eval": ("evaluation", "measure a model in an environment; compare, validate, rescore"),
+    "init": ("environments", "create the package of a new environment"),
+    "serve": ("trainer", "serve a model or a run behind an OpenAI-compatible API"),
+    "view": ("trainer", "show runs and evaluations in the browser; export traces"),
+    "mismatch": ("trainer", "show where sampler and trainer differ, and price corrections"),
+    "search": ("tools", "build, serve and query search indexes"),
+    "sandbox": ("sandbox", "set up and check the sandboxes that run untrusted code"),
+    "sft": ("trainer", "fine-tune a model on saved traces, before RL"),
+    "export": ("trainer", "write a checkpoint as a model for transformers and vLLM"),
+    "check-template": ("inference", "test a chat template on multi-turn conversations"),
+    "cluster": ("trainer", "print what starts a run under SLURM or KubeRay"),
+    "doctor": ("trainer", "say what this machine and a TOML lack, and how to get it"),
 }
 DESCRIPTION = "\n".join(
     [
         "example: vf-rl configs/quickstart.toml  (exits 0 done, 1 failed, 2 bad usage)",
         "Train a language model in an environment, or run a command (each has --help):",
-        *(f"  {name:<17}{text}" for name, text in COMMANDS.items()),
+        *(f"  {name:<17}{text}" for name, (_, text) in COMMANDS.items()),
     ]
 )
 
@@ -66,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str, words: list[str]) -> int:
-    command = importlib.import_module(f"vf.trainer.commands.{name.replace('-', '_')}")
+    room, _ = COMMANDS[name]
+    command = importlib.import_module(f"vf.{room}.commands.{name.replace('-', '_')}")
     return int(command.main(words))
 
 

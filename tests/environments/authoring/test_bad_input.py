@@ -11,7 +11,7 @@ import pytest
 import vf
 from vf.environments import registry
 from vf.environments.environment import Split
-from vf.trainer.commands.eval import main as vf_eval
+from vf.evaluation.commands.eval import main as vf_eval
 from vf.trainer.commands.main import main as vf_rl
 
 Command = Callable[[str], int]

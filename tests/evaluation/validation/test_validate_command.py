@@ -11,7 +11,7 @@ import pytest
 import vf
 from tests.evaluation.validation import faulty
 from vf.environments import registry
-from vf.trainer.commands.eval import main
+from vf.evaluation.commands.eval import main
 
 
 @pytest.fixture

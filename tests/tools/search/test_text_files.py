@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from vf.runtime.errors import ConfigError
+from vf.tools.commands.search import main
 from vf.tools.search.build import build_index
 from vf.tools.search.contract import Document
 from vf.tools.search.snippets import SEARCHED
 from vf.tools.search.sources import Documents, Fields
-from vf.trainer.commands.search import main
 
 PAGE = """<!doctype html><html><head><title>Birds &amp;
  fish</title><style>p { color: red }</style></head><body><nav>Home</nav>

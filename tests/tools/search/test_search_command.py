@@ -10,8 +10,8 @@ import pytest
 
 from tests.tools.search.corpus import TOWNS
 from tests.tools.search.serving import command, served
+from vf.tools.commands.search import main
 from vf.tools.search.tantivy_index import TantivyIndex
-from vf.trainer.commands.search import main
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import vf
 from docs.make_template_table import templates, tokenizer
 from tests.inference.chat_templates import HIDES_TOOLS
 from vf.environments.environment import Split
+from vf.inference.commands.check_template import main as check
 from vf.runtime.errors import ConfigError
-from vf.trainer.commands.check_template import main as check
 from vf.trainer.commands.main import main
 from vf.trainer.preflight import preflight
 from vf.trainer.settings.load_config import load_config

@@ -16,7 +16,7 @@ import pytest
 import vf
 from vf.environments.authoring.names import names_of
 from vf.environments.authoring.package import KINDS
-from vf.trainer.commands.init import main
+from vf.environments.commands.init import main
 from vf.trainer.settings.load_config import parse_config
 
 Capsys = pytest.CaptureFixture[str]

@@ -1,0 +1,1 @@
+"""`vf-rl check-template`."""
