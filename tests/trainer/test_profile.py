@@ -24,9 +24,8 @@ from vf.trainer.learning.batches.batch import MicroBatch, Sample, micro_batches
 from vf.trainer.learning.batches.packing import pack
 from vf.trainer.learning.passes import unwatched
 from vf.trainer.learning.policy import Policy
-from vf.trainer.profile import Row, StepProfile, matmul_rate, profile_step
+from vf.trainer.profile import ModelCost, Row, StepProfile, Work, matmul_rate, profile_step
 from vf.trainer.settings.config import TrainerArgs
-from vf.trainer.watching.flops import ModelCost, Work
 
 STEM = 100
 

@@ -2,14 +2,135 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from vf.trainer.collecting.shares import RolloutShares, TokenShares, interleave
 from vf.trainer.collecting.task_cursor import Draw, TaskCursor
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics, by_environment
 from vf.trainer.run.run_environment import RunEnvironment
+
+
+def apportion(quotas: Sequence[float], total: int) -> list[int]:
+    """Return whole numbers that sum to a total, by the method of the largest remainder.
+
+    Each is its quota rounded down, and those with the largest remainders get one more. A quota
+    below 0, which is a debt of earlier steps, gets none.
+
+    Args:
+        quotas: They sum to ``total``.
+        total: What is shared.
+    """
+    counts = [max(0, math.floor(quota + 1e-9)) for quota in quotas]
+    left = [quota - count for quota, count in zip(quotas, counts, strict=True)]
+    while (missing := total - sum(counts)) != 0:
+        places = [place for place, count in enumerate(counts) if missing > 0 or count]
+        change = 1 if missing > 0 else -1
+        # Of equal ones the first; differences of rounding are none.
+        place = max(places, key=lambda place: (round(change * left[place], 9), -place))
+        counts[place] += change
+        left[place] -= change
+    return counts
+
+
+def interleave(counts: Sequence[int]) -> list[int]:
+    """Return each place as often as its count says, those of each spread evenly."""
+    turns = [
+        ((turn + 0.5) / count, place) for place, count in enumerate(counts) for turn in range(count)
+    ]
+    return [place for _, place in sorted(turns)]
+
+
+class RolloutShares:
+    """Shares of rollouts: exact over time, and in every step as near as whole groups allow.
+
+    What a step's whole groups leave over is carried to the next.
+
+    Args:
+        weights: Each above 0; only their proportions count.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self._parts = [weight / math.fsum(weights) for weight in weights]
+        self._owed = [0.0] * len(weights)  # groups, of earlier steps
+
+    def counts(self, total: int) -> list[int]:
+        """Return how many of a step's groups each gets."""
+        quotas = [owed + part * total for owed, part in zip(self._owed, self._parts, strict=True)]
+        counts = apportion(quotas, total)
+        self._owed = [quota - count for quota, count in zip(quotas, counts, strict=True)]
+        return counts
+
+    def drew(self, place: int) -> None:
+        """A further group was begun: it takes nothing from the shares."""
+
+    def observe(self, place: int, tokens: int) -> None:
+        """A group has ended: its tokens change nothing."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, as JSON."""
+        return {"owed": self._owed}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Resume, if as many environments were saved."""
+        if len(owed := state.get("owed", [])) == len(self._owed):
+            self._owed = list(owed)
+
+
+class TokenShares:
+    """Shares of the tokens that carry loss, over time.
+
+    A group of a step goes to the environment that would then have the least of its share. A group
+    that is under way counts as much as its environment's groups had on average.
+
+    Args:
+        weights: Each above 0; only their proportions count.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self._parts = [weight / math.fsum(weights) for weight in weights]
+        self._tokens = [0] * len(weights)  # of finished groups
+        self._ended = [0] * len(weights)
+        self._begun = [0] * len(weights)
+
+    def counts(self, total: int) -> list[int]:
+        """Return how many of a step's groups each gets."""
+        known = [t / n for t, n in zip(self._tokens, self._ended, strict=True) if n]
+        usual = math.fsum(known) / len(known) if known else 1.0
+        sizes = [
+            max(1.0, tokens / ended) if ended else usual
+            for tokens, ended in zip(self._tokens, self._ended, strict=True)
+        ]
+        counts = [0] * len(sizes)
+        for _ in range(total):
+            after = [
+                (self._tokens[i] + sizes[i] * (self._begun[i] - self._ended[i] + 1)) / part
+                for i, part in enumerate(self._parts)
+            ]
+            place = after.index(min(after))
+            counts[place] += 1
+            self._begun[place] += 1
+        return counts
+
+    def drew(self, place: int) -> None:
+        """A further group was begun, beside those of :meth:`counts`."""
+        self._begun[place] += 1
+
+    def observe(self, place: int, tokens: int) -> None:
+        """A group has ended."""
+        self._tokens[place] += tokens
+        self._ended[place] += 1
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, as JSON."""
+        return {"tokens": self._tokens, "ended": self._ended, "begun": self._begun}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Resume, if as many environments were saved."""
+        if len(state.get("tokens", [])) == len(self._tokens):
+            self._tokens = list(state["tokens"])
+            self._ended, self._begun = list(state["ended"]), list(state["begun"])
 
 
 class Mixture:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vf.trainer.collecting.shares import RolloutShares, TokenShares, apportion, interleave
+from vf.trainer.collecting.mixture import RolloutShares, TokenShares, apportion, interleave
 
 
 def by_hand(weights: list[int], total: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from vf.trainer.run.display import Display
-from vf.trainer.watching.lines import evaluation_line
+from vf.trainer.watching.terminal import evaluation_line
 
 if TYPE_CHECKING:
     from tests.trainer.watching.conftest import Terminal
