@@ -6,6 +6,7 @@ returns the experts' logits, the weights of the chosen ones, and their numbers.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,61 @@ def layers_of_routers(model: Any) -> list[int]:
     by_id = {id(router) for router in routers_of(model)}
     names = [name for name, module in model.get_decoder().named_modules() if id(module) in by_id]
     return [int(next(part for part in name.split(".") if part.isdigit())) for name in names]
+
+
+def expert_count(router: torch.nn.Module) -> int:
+    """Return how many experts a router chooses from: the rows of its only matrix ``[E, H]``."""
+    return next(len(weight) for weight in router.parameters() if weight.dim() == 2)
+
+
+def check_routers(model: Any) -> None:
+    """Check that the choices of a model's routers can be recorded and replayed.
+
+    Each kind of router is called once, with hidden states of zeros.
+
+    Args:
+        model: A causal language model of transformers'; one on the device ``meta`` will do.
+
+    Raises:
+        ValueError: If there are no routers, or if one does not return ``(logits, weights,
+            numbers)``, or does not choose by ``torch.topk`` over all experts.
+    """
+    routers = {type(router): router for router in routers_of(model)}
+    if not routers:
+        raise ValueError(f"{type(model).__name__} has no routers of experts")
+    for kind, router in routers.items():
+        weight = next(weight for weight in router.parameters() if weight.dim() == 2)
+        required = [
+            parameter
+            for parameter in inspect.signature(router.forward).parameters.values()
+            if parameter.default is inspect.Parameter.empty
+        ]
+        biases = [weight.new_zeros(len(weight)) for _ in required[1:]]
+        choices = _Choices(len(weight))
+        with torch.no_grad(), choices:
+            output = router(weight.new_zeros(1, weight.shape[1]), *biases)
+        if not choices.seen or len(output) != 3:
+            raise ValueError(
+                f"the choices of {kind.__name__}, the router of {type(model).__name__}, cannot be "
+                "replayed: it does not choose experts by torch.topk, or does not return them"
+            )
+
+
+class _Choices(TorchFunctionMode):
+    """Sees whether ``torch.topk`` is called with the scores ``[T, E]`` of all experts."""
+
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self._experts = experts
+        self.seen = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and see whether it is that."""
+        if func in (torch.topk, torch.Tensor.topk):
+            self.seen |= args[0].dim() == 2 and args[0].shape[-1] == self._experts
+        return func(*args, **(kwargs or {}))
 
 
 class Recorder:
@@ -107,7 +163,7 @@ class Forcing(TorchFunctionMode):
         self._counts: list[torch.Tensor] = []
         self.compared = 0
         self._layers = layers_of_routers(model)
-        self._experts = [len(next(each.parameters())) for each in routers_of(model)]
+        self._experts = [expert_count(router) for router in routers_of(model)]
         for place, router in enumerate(routers_of(model)):
             router.register_forward_pre_hook(lambda *_, place=place: self._enter(place))
             router.register_forward_hook(self._leave, always_call=True)

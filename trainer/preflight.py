@@ -24,7 +24,7 @@ from vf.inference.rendering.template_probe import (
     shows_tools,
     summary,
 )
-from vf.inference.routers import routers_of
+from vf.inference.routers import check_routers
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.check_settings import check_settings
 from vf.runtime.calling import call
@@ -235,7 +235,7 @@ def fitted(config: Config, model_config: Any) -> Fitted:
 
     Raises:
         ConfigError: There is not enough memory, there is nothing that LoRA could adapt, or there
-            are no routers for ``router_aux_loss_coef`` or ``router_replay``.
+            are no routers that ``router_aux_loss_coef`` or ``router_replay`` can use.
     """
     empty = empty_model(model_config)
     shape, budget = Shape.of(model_config, empty), ""
@@ -246,11 +246,14 @@ def fitted(config: Config, model_config: Any) -> Fitted:
     adapted = check_adapter(config, empty) if config.args.use_lora else ""
     if config.args.router_aux_loss_coef:
         find_routers(empty)
-    if config.args.router_replay != "off" and not routers_of(empty):
-        raise ConfigError(
-            f"trainer.args.router_replay = {config.args.router_replay!r}, but "
-            f'{type(empty).__name__} has no routers of experts; set it to "off"'
-        )
+    if config.args.router_replay != "off":
+        try:
+            check_routers(empty)
+        except ValueError as error:
+            raise ConfigError(
+                f"trainer.args.router_replay = {config.args.router_replay!r}, but {error}; set it "
+                'to "off"'
+            ) from error
     # A process that only launches others leaves the devices alone: they find it.
     device = UNKNOWN if processes_to_launch(config) else Device.here()
     if device is not UNKNOWN:

@@ -2,7 +2,7 @@
 
 They are computed on micro-batches, which reorder samples and are shared out over ranks, and find
 their way back by the tokens that they are of: equal tokens have equal log-probabilities at equal
-temperatures, over equal supports.
+temperatures, over equal supports, with equal experts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any, Literal
 import torch
 
 from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.batches.expert_routes import experts_of_row
 from vf.trainer.learning.batches.overlong import fit, longest_taught
 from vf.trainer.learning.batches.top_tokens import Likeliest
 from vf.trainer.learning.memory.out_of_memory import Work
 from vf.trainer.settings.config import TrainerArgs
 
-# Token ids, which of them are trained (nothing predicts the first), the temperature, and the
-# supports of those that are trained, if any has one.
+# Token ids, which of them are trained (nothing predicts the first), the temperature, the supports
+# of those that are trained, if any has one, and the experts of all that have any.
 Supported = tuple[tuple[int, ...], ...]
-Tokens = tuple[tuple[int, ...], tuple[bool, ...], float | None, Supported]
+Tokens = tuple[tuple[int, ...], tuple[bool, ...], float | None, Supported, tuple[bytes, ...]]
 # Of each of them its log-probability, and of those that are trained a teacher's likeliest tokens.
 Known = dict[Tokens, tuple[tuple[float, ...], Likeliest | None]]
 Which = Literal["old_logprobs", "teacher_logprobs"]
@@ -46,7 +47,8 @@ def by_tokens(work: Iterable[Work]) -> Known:
             ids, trained = batch.input_ids[row, :length], mask[row, 1:length]
             own = tuple(islice(supports, int(trained.sum())))
             key = tuple(ids.tolist()), tuple(trained.tolist())
-            tokens = *key, batch.temperature, own if any(own) else ()
+            experts = () if batch.experts is None else experts_of_row(batch.experts[row, :length])
+            tokens = *key, batch.temperature, own if any(own) else (), tuple(experts)
             known[tokens] = tuple(spread[row, :length].tolist()), told[row]
     return known
 
@@ -72,7 +74,8 @@ def attach(
         ids, mask = sample.branch.token_ids[:limit], sample.branch.loss_mask[1:limit]
         own = tuple(map(tuple, compress(sample.branch.supports[1:limit], mask)))
         key = tuple(ids), tuple(map(bool, mask))
-        tokens = *key, sample.temperature, own if any(own) else ()
+        experts = tuple(sample.branch.experts[:limit])
+        tokens = *key, sample.temperature, own if any(own) else (), experts
         logprobs, likeliest = known.get(tokens, (getattr(sample, which), None))
         named: dict[str, Any] = {which: logprobs}
         if likeliest is not None:

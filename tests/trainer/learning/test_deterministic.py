@@ -20,10 +20,13 @@ from vf.trainer.settings.config import TrainerArgs
 Prompts = list[list[int]]
 
 
-def policy_of(*, deterministic: bool = True, use_lora: bool = True) -> Policy:
+def policy_of(
+    *, deterministic: bool = True, use_lora: bool = True, train_unembed: bool = False
+) -> Policy:
     args = TrainerArgs(
         deterministic=deterministic,
         use_lora=use_lora,
+        train_unembed=train_unembed,
         bf16=False,
         max_prompt_len=300,
         max_seq_len=384,
@@ -63,9 +66,10 @@ def generate(engine: EmbeddedEngine, prompts: Prompts, first: int = 0) -> list[C
     return asyncio.run(all_at_once())
 
 
-@pytest.fixture(params=[True, False], ids=["lora", "all weights"])
+@pytest.fixture(params=["lora", "lora and the head", "all weights"])
 def policy(request: pytest.FixtureRequest) -> Policy:
-    return policy_of(use_lora=request.param)
+    lora, head = request.param != "all weights", request.param == "lora and the head"
+    return policy_of(use_lora=lora, train_unembed=head)
 
 
 def test_the_trainer_gives_every_sampled_token_the_engines_bits(policy: Policy) -> None:

@@ -91,14 +91,26 @@ class PrefixTree:
         return replace(self, **moved, rows_apart=tuple(each.to(device) for each in self.rows_apart))
 
 
-def sort(sequences: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+def sort(
+    sequences: Sequence[Sequence[int]], attached: Sequence[Sequence[int]] = ()
+) -> tuple[list[int], list[int]]:
     """Sort sequences so that those that begin alike are neighbours.
+
+    Args:
+        sequences: Token ids.
+        attached: What belongs to each token, as a number for each kind of it, which two tokens
+            must have in common to be shared; empty if they need not.
 
     Returns:
         The order, as indices; and how many tokens each sequence in it shares with the one before,
         as far as sharing them pays.
     """
     arrays = [np.asarray(ids, dtype=">u4") for ids in sequences]
+    if attached:
+        arrays = [
+            (ids.astype(">u8") << 32) | np.asarray(numbers, dtype=">u8")
+            for ids, numbers in zip(arrays, attached, strict=True)
+        ]
     keys = [array.tobytes() for array in arrays]  # big-endian: they sort as the numbers do
     order = sorted(range(len(keys)), key=keys.__getitem__)
     found = [0] * len(order)

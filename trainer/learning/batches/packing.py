@@ -39,8 +39,37 @@ def rows_of(samples: Sequence[Sample], *, share: bool) -> list[Row]:
     """Sort samples so that those that begin alike are neighbours; without ``share`` none do."""
     if not share:
         return [Row(sample, 0) for sample in samples]
-    order, shared = sort([sample.branch.token_ids for sample in samples])
+    order, shared = sort([sample.branch.token_ids for sample in samples], attached(samples))
     return [Row(samples[index], common) for index, common in zip(order, shared, strict=True)]
+
+
+def attached(samples: Sequence[Sample]) -> list[list[int]]:
+    """Return numbers, one for each token, that differ where tokens cannot be shared.
+
+    A token is computed with the experts that the engine sent it to, and its prediction is compared
+    with a teacher's distribution, which depends on what the teacher alone has read. Whatever else a
+    sample attaches to its tokens is read for each sample by itself.
+
+    Returns:
+        Lists as long as the samples' branches; nothing if no sample has experts or a teacher's
+        likeliest tokens.
+    """
+    if not any(sample.branch.experts or sample.likeliest is not None for sample in samples):
+        return []
+    numbers: dict[tuple[bytes, bytes], int] = {(b"", b""): 0}
+    lists = []
+    for sample in samples:
+        length, mask = len(sample), sample.branch.loss_mask
+        experts = [*sample.branch.experts[:length]]
+        experts += [b""] * (length - len(experts))
+        teacher = [b""] * length
+        if sample.likeliest is not None:
+            predicting = (place for place in range(length - 1) if mask[place + 1])
+            for place, distribution in zip(predicting, sample.likeliest.rows(), strict=True):
+                teacher[place] = distribution
+        keys = zip(experts, teacher, strict=True)
+        lists.append([numbers.setdefault(key, len(numbers)) for key in keys])
+    return lists
 
 
 def cost(rows: Sequence[Row]) -> int:

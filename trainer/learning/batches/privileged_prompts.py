@@ -123,6 +123,7 @@ class Privileged:
             [0.0] * len(after) + branch.logprobs[count:],
             [0] * len(after) + branch.turn_index[count:],
             [-1] * len(after) + branch.weight_version[count:],
+            supports=[[] for _ in after] + branch.supports[count:] if branch.supports else [],
         )
 
     def _changed(self, conversation: Lineage, text: str, task: Task) -> tuple[list[int], list[int]]:

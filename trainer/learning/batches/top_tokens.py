@@ -73,11 +73,17 @@ class Likeliest:
         ids, logprobs = torch.split(self.ids, counts), torch.split(self.logprobs, counts)
         return [Likeliest(*each) for each in zip(ids, logprobs, strict=True)]
 
+    def rows(self) -> list[bytes]:
+        """Return the bytes of each prediction's tokens and log-probabilities, N of them."""
+        ids, logprobs = self.ids.cpu().numpy(), self.logprobs.float().cpu().numpy()
+        return [one.tobytes() + other.tobytes() for one, other in zip(ids, logprobs, strict=True)]
+
     def by_row(self, rows: torch.Tensor, count: int) -> Likeliest:
         """Return those of ``count`` rows, from those of the tokens that the rows predict.
 
-        Tokens that one row predicts follow the same tokens, so the teacher says the same of them:
-        the first one's counts. A row that predicts none has any.
+        Samples share a row only where the teacher's distribution there is the same
+        (:func:`~vf.trainer.learning.batches.packing.attached`): that of the first token counts. A row that
+        predicts none has any.
 
         Args:
             rows: int64 ``[N]``, which row predicts each token; there is a token.

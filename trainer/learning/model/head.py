@@ -197,22 +197,37 @@ def pick(
         likeliest: See there.
     """
     kl = told = None
+    normalised: Any = Normalised.apply
     whole = supports is None or taught is not None or likeliest > 0
-    logprobs = torch.log_softmax(logits.float(), dim=-1) if whole else logits
+    logprobs = normalised(logits.float()) if whole else logits
     if taught is not None:
         apply: Any = ForwardKl.apply
         kl = apply(logprobs, taught.ids, taught.logprobs)[rows]
     if likeliest:
         told = Likeliest.of(logprobs, likeliest).take(rows)
     if supports is not None:
-        logits = supports.cut(logits[rows])
-        logprobs = logits - logits.logsumexp(-1, keepdim=True)  # as the engine does
+        logprobs = normalised(supports.cut(logits[rows]))
         rows = torch.arange(len(rows), device=rows.device)
     with nullcontext() if gradient else torch.no_grad():
         # A logarithm of -inf has no part in it: 0 · -inf is NaN.
         finite = logprobs if supports is None else logprobs.clamp(min=LEAST)
         entropy = -(logprobs.exp() * finite).sum(-1)
     return Predicted(logprobs[rows, targets], entropy[rows], kl, told)
+
+
+class Normalised(torch.autograd.Function):
+    """``log_softmax`` over the last dimension, with the bits that the engine has."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
+        logprobs = logits - logits.logsumexp(-1, keepdim=True)
+        ctx.save_for_backward(logprobs)
+        return logprobs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        logprobs: torch.Tensor = ctx.saved_tensors[0]
+        return grads[0] - logprobs.exp() * grads[0].sum(-1, keepdim=True)
 
 
 def _chunks(

@@ -74,6 +74,7 @@ def samples_of(traces: Sequence[Trace]) -> list[Sample]:
 def test_sampled_tokens_and_all_behind_the_first_prompt_stay(renderer: Renderer) -> None:
     trace = rollout(renderer, "I think 7.", "Answer: 7")
     [sample] = samples_of([trace])
+    sample.branch.supports = [[token, 511] for token in sample.branch.token_ids]
     found = Privileged(renderer, TrainerArgs(**LIMITS))
     [seen] = found.samples([sample], [trace], lambda task: HINT)
     prompt = renderer.prompt(told(trace.messages[: trace.prompt_messages], HINT), trace.tools)
@@ -81,6 +82,7 @@ def test_sampled_tokens_and_all_behind_the_first_prompt_stay(renderer: Renderer)
     assert seen.branch.token_ids == [*prompt, *sample.branch.token_ids[count:]]
     assert seen.branch.loss_mask == [0] * len(prompt) + sample.branch.loss_mask[count:]
     assert seen.branch.logprobs[len(prompt) :] == sample.branch.logprobs[count:]
+    assert seen.branch.supports[len(prompt) :] == sample.branch.supports[count:]
     text = renderer.decode(seen.branch.token_ids)
     assert f"{HINT}\n\nCompute 3 + 4." in text
     [same] = found.samples([sample], [trace], lambda task: None)
