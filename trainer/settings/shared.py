@@ -43,7 +43,7 @@ class SharedArgs(BaseModel):
     betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = [0.9, 0.95]
     """AdamW's decay rates of the two moments."""
     weight_decay: NotNegative = 0.0
-    """AdamW's decoupled decay."""
+    """AdamW's decoupled decay, of all that is trained: norms and biases, too."""
     optim: Literal["adamw", "adamw_8bit", "adamw_offload"] = "adamw"
     """`adamw_8bit` keeps AdamW's moments in 8 bits (bitsandbytes). `adamw_offload` keeps moments,
     gradients and float32 weights in the host's memory and steps there: slower, with less on the

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.settings.shared import SharedArgs
 
@@ -92,8 +92,8 @@ def lora_targets(model: Any, args: TrainerArgs) -> LoraTargets:
         args: ``[trainer.args]``.
 
     Raises:
-        ConfigError: The model has nothing of a wanted kind, or there is to be dropout where there
-            can be none.
+        ConfigError: If the model has nothing of a wanted kind or of a name in the settings, or if
+            there is to be dropout where there can be none.
     """
     targets = _named(model, args) or _found(model, args)
     if targets.parameters and args.lora_dropout:
@@ -108,6 +108,7 @@ def lora_targets(model: Any, args: TrainerArgs) -> LoraTargets:
 def _named(model: Any, args: TrainerArgs) -> LoraTargets | None:
     if args.lora_target_modules is not None or args.lora_target_parameters is not None:
         named = args.lora_target_parameters or []
+        _check_modules(model, args.lora_target_modules or [])
         _check_parameters(model, named)
         return LoraTargets(args.lora_target_modules or [], named)
     return None
@@ -231,6 +232,26 @@ def _in_words(weights: list[_Weight]) -> Iterator[str]:
         kinds.setdefault(each.kind, {})[each.name.rpartition(".")[2]] = None
     for kind, names in kinds.items():
         yield f"{kind} ({', '.join(names)})"
+
+
+def _check_modules(model: Any, names: list[str]) -> None:
+    layers = [
+        name
+        for name, module in model.named_modules()
+        if "weight" in dict(module.named_parameters(recurse=False))
+    ]
+    experts = [each.parameter for each in _weights(model) if each.kind == "experts"]
+    for name in names:
+        if any(f".{layer}".endswith(f".{name}") for layer in layers):
+            continue
+        advice = did_you_mean(name, {layer.rpartition(".")[2] for layer in layers})
+        if experts:
+            ends = sorted({".".join(path.split(".")[-2:]) for path in experts})
+            advice += f" Its experts are named in lora_target_parameters: {', '.join(ends)}."
+        raise ConfigError(
+            f"trainer.args.lora_target_modules: {type(model).__name__} has no layer {name!r}, "
+            f"which would be left out in silence.{advice}"
+        )
 
 
 def _check_parameters(model: Any, named: list[str]) -> None:

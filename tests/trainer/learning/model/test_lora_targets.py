@@ -141,6 +141,18 @@ def test_what_settings_name_is_taken_as_it_is() -> None:
         with_lora(BY_NAME["Mixtral"].model(), args)
 
 
+@pytest.mark.parametrize(
+    ("family", "names", "error"),
+    [
+        ("Qwen3", ["q_proj", "v_porj"], r"no layer 'v_porj', .* Did you mean 'v_proj'"),
+        ("MiniMax-M2", ["q_proj", "w1", "w2"], r"no layer 'w1', .*parameters: experts\.down_proj"),
+    ],
+)
+def test_a_name_that_matches_no_layer_is_refused(family: str, names: list[str], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        lora_targets(BY_NAME[family].model(), TrainerArgs(lora_target_modules=names))
+
+
 def test_dropout_before_experts_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.args\.lora_dropout = 0\.1: .*experts"):
         with_lora(BY_NAME["Qwen3-MoE"].model(), TrainerArgs(lora_dropout=0.1))
