@@ -21,6 +21,7 @@ from vf.inference.models.scripted_model import ScriptedModel
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.api_keys import KEY, URL, read_key
 from vf.runtime.errors import ConfigError
+from vf.runtime.garbage import no_collections
 from vf.runtime.toml import checked
 from vf.traces.messages import Message
 from vf.traces.task import Task
@@ -212,11 +213,17 @@ async def _local(
     config: ModelConfig, evaluation: EvalConfig, *, tools: bool, folder: Path, say: Say
 ) -> AsyncIterator[OpenModel]:
     say(f"{config.name}: loading torch and transformers ...")
-    import transformers
+    with no_collections():
+        import transformers
 
-    from vf.inference.models.local_model import build_local_engine, load_renderer
-    from vf.inference.models.token_model import TokenModel
-    from vf.inference.rendering.template_probe import HIDES_TOOLS, check_kind, probe, shows_tools
+        from vf.inference.models.local_model import build_local_engine, load_renderer
+        from vf.inference.models.token_model import TokenModel
+        from vf.inference.rendering.template_probe import (
+            HIDES_TOOLS,
+            check_kind,
+            probe,
+            shows_tools,
+        )
 
     transformers.utils.logging.disable_progress_bar()  # it would write into our display
     settings = engine_settings(config)

@@ -8,13 +8,15 @@ import random
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import pydantic_core
 
 from vf.runtime.api_keys import clean_key, hide
 from vf.runtime.errors import ModelError
+
+if TYPE_CHECKING:
+    import aiohttp
 
 CONNECT_SECONDS = 30.0
 # The server is paused, overloaded, or being started; 521 to 523 and 529 are a proxy's words for it.
@@ -119,6 +121,8 @@ class JsonClient:
             Unavailable: It may be tried again.
             ModelError: The server refused, or answered with something else.
         """
+        import aiohttp  # takes a while, and an engine in this process needs no client
+
         url = self.base_url + path
         try:
             async with self._open().post(url, data=pydantic_core.to_json(body)) as response:
@@ -141,6 +145,8 @@ class JsonClient:
         Args:
             path: As it follows the host and port.
         """
+        import aiohttp
+
         try:
             root = self.base_url.removesuffix("/v1")
             async with self._open().get(root + path) as response:
@@ -155,6 +161,8 @@ class JsonClient:
             self._session = None
 
     def _open(self) -> aiohttp.ClientSession:
+        import aiohttp
+
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 headers=self._headers,

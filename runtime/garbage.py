@@ -1,4 +1,4 @@
-"""Keeping Python's garbage collector out of the way while many rollouts are in flight."""
+"""Keeping Python's garbage collector out of the way of imports and of many rollouts."""
 
 from __future__ import annotations
 
@@ -35,6 +35,22 @@ def fewer_collections() -> Iterator[None]:
             _inside -= 1
             while _inside == 0 and _undo:
                 _undo.pop()()
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Collect no garbage while the block runs, such as one that imports torch and transformers.
+
+    They create hundreds of thousands of objects that all stay, and the collector would look at
+    each of them several times.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _relax() -> None:

@@ -9,9 +9,6 @@ from vf.inference.engine import Engine
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.settings import EmbeddedSettings, EngineSettings, VllmSettings
-from vf.inference.vllm.replicated_engine import vllm_engine
-from vf.inference.vllm.rungs import FIXED
-from vf.inference.vllm.server_args import Adapters
 
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
 
@@ -68,6 +65,10 @@ def build_local_engine(
         module = checkpoint.load()
         return EmbeddedServer(settings, module, renderer, name, max_seq_len=max_seq_len)
     import torch
+
+    from vf.inference.vllm.replicated_engine import vllm_engine
+    from vf.inference.vllm.rungs import FIXED
+    from vf.inference.vllm.server_args import Adapters
 
     return vllm_engine(
         settings,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vf.runtime.garbage import fewer_collections
+from vf.runtime.garbage import fewer_collections, no_collections
 
 
 class Loop:
@@ -112,3 +112,14 @@ def test_a_collector_that_is_off_stays_off() -> None:
     with fewer_collections():
         assert not gc.isenabled()
     assert not gc.isenabled()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_collected_during_an_import_and_afterwards_as_before(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    with no_collections():
+        assert not gc.isenabled()
+    assert gc.isenabled() is enabled
+    with pytest.raises(KeyError), no_collections():
+        raise KeyError
+    assert gc.isenabled() is enabled

@@ -17,6 +17,7 @@ from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import installed_apart
 from vf.runtime.command import DONE, complain, config_file, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
+from vf.runtime.garbage import no_collections
 from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import end_with_parent, orderly_end
@@ -160,8 +161,9 @@ def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
 
 def _preflight(config: Config, console: Console) -> Plan:
     with working(console, "loading torch and transformers ...") as say:
-        quiet_transformers()
-        from vf.trainer.preflight import preflight
+        with no_collections():
+            quiet_transformers()
+            from vf.trainer.preflight import preflight
 
         say("checking the config ...")
         return preflight(config, say)
