@@ -39,6 +39,7 @@ from vf.traces.messages import Message
 R = TypeVar("R", bound=SamplingFields)
 
 
+MOST_PROBLEMS = 100  # of a body that an answer names
 CHARACTERS = 16  # of a token: several times as many as in any language
 
 
@@ -139,7 +140,8 @@ class _Server:
             if tools and self._hides_tools:
                 raise Refused(f"tools: {HIDES_TOOLS}", 400)
             messages = [Message.from_openai(message) for message in body.messages]
-            self._check_length([message.content for message in messages])
+            contents = (message.content for message in messages)
+            self._check_length([*contents, *map(json.dumps, tools)])
             prompt_ids = self.renderer.prompt(messages, tools)
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
             raise Refused(f"messages: {error}", 400) from error
@@ -166,10 +168,7 @@ class _Server:
         try:
             body = kind.model_validate_json(raw)
         except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, p['loc'])) or 'body'}: {p['msg']}" for p in error.errors()
-            )
-            raise Refused(problems, 400) from error
+            raise Refused(_problems(error), 400) from None
         if body.model != self.model:
             raise Refused(f"model {body.model!r} is not served here; this is {self.model!r}", 404)
         return body
@@ -239,6 +238,15 @@ def _stream(chunks: AsyncGenerator[dict[str, Any], None]) -> Response:
         yield "data: [DONE]\n\n"
 
     return StreamingResponse(lines(), media_type="text/event-stream")
+
+
+def _problems(error: ValidationError) -> str:
+    """Return what is wrong with a body; a body may have a hundred thousand problems."""
+    count = error.error_count()
+    if count > MOST_PROBLEMS:
+        return f"body: {count:,} fields are unknown or have wrong values"
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'body'}: {p['msg']}" for p in problems)
 
 
 def _error(message: str, status: int) -> JSONResponse:

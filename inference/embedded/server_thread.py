@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from vf.runtime.errors import EngineError
+from vf.runtime.garbage import fewer_collections
 from vf.runtime.open_files import burst, connections
 
 START_TIMEOUT = 30.0
@@ -96,6 +97,7 @@ class ServerThread:
 
     def _serve(self) -> None:
         try:
-            self._server.run()
+            with fewer_collections():  # of torch's objects, one takes a second, and answers wait
+                self._server.run()
         except BaseException as error:  # uvicorn exits with SystemExit if it cannot bind
             self._failure = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -147,6 +148,8 @@ class TokenModel:
         A tokenizer takes seconds for ten megabytes, and nothing else of this process runs then.
         """
         new = [message.content for message in conversation.messages[conversation.encoded :]]
+        if not conversation.encoded:
+            new += map(json.dumps, conversation.tools)
         if sum(map(len, new)) > _LONG * self.max_seq_len:
             least = self.renderer.at_least(new, self.max_seq_len)
             if least > self.max_seq_len:

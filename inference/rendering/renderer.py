@@ -240,13 +240,12 @@ class Renderer:
 
     def at_least(self, texts: Sequence[str], enough: int) -> int:
         """Return how many tokens some texts have at least; counting ends above ``enough``."""
-        count = 0
-        for text in texts:
-            for start in range(0, len(text), _PIECE):
-                # A piece that begins or ends within a word has some tokens that the whole has not.
-                count += max(0, len(self.template.encode(text[start : start + _PIECE])) - _TAIL)
-                if count > enough:
-                    return count
+        count, text = 0, "".join(texts)
+        for start in range(0, len(text), _PIECE):
+            # A piece that begins or ends within a word has some tokens that the whole has not.
+            count += max(0, len(self.template.encode(text[start : start + _PIECE])) - _TAIL)
+            if count > enough:
+                break
         return count
 
     def decode(self, token_ids: Sequence[int]) -> str:

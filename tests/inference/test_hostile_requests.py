@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -125,12 +126,30 @@ def test_more_entries_than_any_client_sends_are_refused_by_their_field(
     assert answer["error"]["message"].startswith(field)
 
 
+LONG = {
+    "one message": {"messages": [{"role": "user", "content": "Tea and cake. " * 70_000}]},
+    "many messages": {"messages": ASK * 9_999},
+    "tools": {"messages": ASK, "tools": [TOOL] * 512},
+}
+
+
+@pytest.mark.parametrize("what", LONG)
 def test_a_prompt_many_times_longer_than_the_context_is_not_tokenized(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    url: str, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     encoded = watch_encoding(monkeypatch)
-    messages = [{"role": "user", "content": "Tea and cake. " * 70_000}]
-    status, answer = post(url, "/chat/completions", {"model": "tiny", "messages": messages})
+    status, answer = post(url, "/chat/completions", {"model": "tiny", **LONG[what]})
     assert status == 400
     assert "maximum context length is 512" in answer["error"]["message"]
     assert 0 < sum(encoded) < 100_000
+
+
+def test_a_body_of_mistakes_is_refused_in_a_few_words(url: str) -> None:
+    wrong = {f"field{index}": 1 for index in range(50_000)}
+    status, answer = post(url, "/completions", {"model": "tiny", "prompt": "hi", **wrong})
+    assert status == 400
+    assert answer["error"]["message"] == "body: 50,000 fields are unknown or have wrong values"
+
+
+def test_no_collection_looks_through_the_objects_that_were_loaded(url: str) -> None:
+    assert gc.get_freeze_count() > 10_000
