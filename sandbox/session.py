@@ -135,7 +135,10 @@ class Session:
         await self._ask("end programs", wait=self._grace)
 
     async def stats(self) -> dict[str, Any]:
-        """Return ``oom_kills``, ``calls`` that run, the supervisor's ``cpu`` (s) and ``memory``."""
+        """Return ``oom_kills``, ``calls`` that run, the supervisor's ``cpu`` (s) and ``memory``.
+
+        And ``deleted``, the bytes of deleted files that are open; None where these are too many.
+        """
         return (await self._ask("stats", wait=self._grace))[0]
 
     async def exec(

@@ -98,7 +98,8 @@ class DockerSandbox(SessionSandbox):
         self._overflow = False  # whether its root has grown beyond its bound
         self._used = is_snapshot(profile.image)  # it may hold programs that nobody asked for
         if profile.watched:
-            DiskWatch.of(engine).add(name, int(profile.limits.disk), self._overflows)
+            most = int(profile.limits.disk)
+            DiskWatch.of(engine).add(name, most, session.stats, self._overflows)
 
     @classmethod
     async def create(
@@ -247,7 +248,10 @@ class DockerSandbox(SessionSandbox):
         """End it: its root has grown beyond its bound, or so that no size can be told (None)."""
         disk = int(self._profile.limits.disk)
         if size is None:
-            self._exceeds("its root cannot be measured: a path is longer than the engine can read")
+            self._exceeds(
+                "its root cannot be measured: a path is longer than the engine can read, or "
+                "too many files are open"
+            )
         else:
             self._exceeds(f"its root has grown by {size} bytes, more than disk = {disk}")
 

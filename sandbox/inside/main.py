@@ -160,7 +160,9 @@ class Supervisor(Box):
                     program.warm()
             return {}
         if op == "stats":
-            return {"oom_kills": self.oom.read(), "calls": len(self.calls), **usage()}
+            deleted = kernel.deleted_bytes(self.who)
+            found = {"oom_kills": self.oom.read(), "calls": len(self.calls), "deleted": deleted}
+            return {**found, **usage()}
         if op == "ping":
             return {}
         raise RuntimeError(f"there is no request {op!r}")

@@ -34,6 +34,9 @@ ROOT = Profile(limits=LIMITS, writable=True)
 GROW = "for i in $(seq 20); do head -c 8000000 /dev/zero > /var/tmp/$i; done; sleep 60"
 # Files that the engine makes lie outside of the root, on the host's disk.
 GROW_MADE = "for f in hostname hosts; do head -c 30000000 /dev/zero > /etc/$f; done; sleep 60"
+# A deleted file takes its room until it is closed.
+GROW_DELETED = "exec 7> /var/tmp/a 8> /var/tmp/b; rm /var/tmp/?; yes | head -c 20000000 >&7; "
+GROW_DELETED += "yes | head -c 20000000 >&8; sleep 60"
 
 
 @asynccontextmanager
@@ -54,11 +57,16 @@ def snapshots(engine: Engine) -> set[str]:
     return {name for item in found for name in item["RepoTags"] or ()}
 
 
-@pytest.mark.parametrize("code", [GROW, GROW_MADE])
-def test_what_outgrows_the_disk_ends_the_sandbox_and_is_scored(engine: Engine, code: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "user"),
+    [(GROW, "0"), (GROW_MADE, "0"), (GROW_DELETED, "0"), (GROW_DELETED, "1234")],
+)
+def test_what_outgrows_the_disk_ends_the_sandbox_and_is_scored(
+    engine: Engine, code: str, user: str
+) -> None:
     async def run() -> None:
         async with opened(engine) as sandbox:
-            result = await sandbox.exec(code, timeout=60, user="0")
+            result = await sandbox.exec(code, timeout=60, user=user)
             assert (result.ended, result.ok) == (True, False)
             assert "ended through what ran in it" in result.stderr
             assert f"more than disk = {32 * MIB}" in result.stderr
@@ -98,6 +106,8 @@ def test_within_the_disk_all_is_well_and_no_file_outgrows_it(engine: Engine) -> 
             with pytest.raises(OSError, match="File too large"):
                 await sandbox.write_file("/big", b"x" * 33 * MIB)
             assert (await sandbox.exec("head -c 9000000 /dev/zero >/var/tmp/f; sleep 1.5")).ok
+            in_memory = "exec 7>/dev/shm/f; rm /dev/shm/f; yes | head -c 15000000 >&7; sleep 1.5"
+            assert (await sandbox.exec(f"yes | head -c 9000000 >/var/tmp/f; {in_memory}")).ok
 
     asyncio.run(run())
 
