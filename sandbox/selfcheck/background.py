@@ -58,9 +58,17 @@ async def conversation(sandbox: Sandbox) -> None:
     for word in (b"one", b"two"):
         await process.write(word + b"\n")
         expect("the answer", Output("stdout", b"got " + word + b"\n"), await anext(pieces))
+    with refusal(RuntimeError, "a second reader"):
+        await anext(aiter(process))
     await process.end_input()
+    await process.end_input()
+    with refusal(BrokenPipeError, "input after its end"):
+        await process.write(b"late")
     expect("what comes last", [Output("stderr", b"bye\n")], [piece async for piece in pieces])
-    expect("the return code", 3, (await process.wait(timeout=20)).returncode)
+    result = await process.wait(timeout=20)
+    expect("the return code", 3, result.returncode)
+    expect("the output that nobody read", ("", ""), (result.stdout, result.stderr))
+    await process.kill()
 
 
 @check("background", "the result has what nobody read")

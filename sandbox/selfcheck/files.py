@@ -42,6 +42,8 @@ async def large(sandbox: Sandbox) -> None:
 @check("files", "parents are created")
 async def parents(sandbox: Sandbox) -> None:
     await round_trip(sandbox, "a/b/c/d.txt", "deep")
+    here = (await sandbox.exec('basename "$PWD"')).stdout.strip()
+    await round_trip(sandbox, f"../{here}/e/f.txt", "deep")
 
 
 @check("files", "a file may be empty")
@@ -51,7 +53,7 @@ async def empty(sandbox: Sandbox) -> None:
 
 @check("files", "names may hold spaces and what a shell would expand")
 async def names(sandbox: Sandbox) -> None:
-    for name in ("with two  spaces.txt", "$HOME;`id`'\"*?&|.txt", "-rf", "a\nb"):
+    for name in ("with two  spaces.txt", "$HOME;`id`'\"*?&|.txt", "-rf", "a\nb", "x" * 255):
         await round_trip(sandbox, name, f"this is {name}")
 
 
@@ -76,10 +78,12 @@ async def shared(sandbox: Sandbox) -> None:
 
 @check("files", "what is missing is FileNotFoundError")
 async def missing(sandbox: Sandbox) -> None:
-    with refusal(FileNotFoundError, "a missing file"):
-        await sandbox.read_file("no such file")
-    with refusal(FileNotFoundError, "a file in a missing directory"):
-        await sandbox.read_file("no/such/file")
+    await sandbox.exec("ln -s loop loop; ln -s gone dangling; echo x > plain; ln -s plain link")
+    long = "x" * 300
+    for path in ("no such file", "no/such/file", "plain/x", "loop", "dangling", long):
+        with refusal(FileNotFoundError, f"reading {path}"):
+            await sandbox.read_file(path)
+    expect("the content behind a link", b"x\n", await sandbox.read_file("link"))
 
 
 @check("files", "a directory is IsADirectoryError")
@@ -115,6 +119,7 @@ async def limit(sandbox: Sandbox) -> None:
 @check("files", "anything but a regular file raises ValueError immediately")
 async def irregular(sandbox: Sandbox) -> None:
     await sandbox.exec(["mkfifo", "fifo"])
-    for path in ("fifo", "/dev/zero"):
+    await sandbox.python("import socket\nsocket.socket(socket.AF_UNIX).bind('socket')")
+    for path in ("fifo", "socket", "/dev/zero", "/dev/null", "a\0"):
         with refusal(ValueError, f"reading {path}"):
             await sandbox.read_file(path)

@@ -41,8 +41,17 @@ async def inwards(sandbox: Sandbox) -> None:
         make_program(here)
         with refusal(ValueError, "a folder of more than max_bytes"):
             await sandbox.upload(here, "copied", max_bytes=10)
+        (here / "Grüße $(id).txt").write_bytes(b"\0\xff")
+        (here / "empty").mkdir()
+        (here / "bin/.venv").mkdir()
         await sandbox.upload(here, "copied")
+        await sandbox.upload(here, "whole", leave_out=())
     expect("stdout of what was copied", "ran\n", (await sandbox.exec("./copied/link")).stdout)
+    content = await sandbox.read_file("copied/Grüße $(id).txt")
+    expect("the content of a file with an odd name", b"\0\xff", content)
+    listed = await sandbox.exec("cd copied; ls -A . bin; ls -A ../whole/bin")
+    folders = [name for name in listed.stdout.split() if name in ("empty", ".venv")]
+    expect("which folders came, one of them only where asked for", ["empty", ".venv"], folders)
 
 
 @check("folders", "what is there already and has another name stays")

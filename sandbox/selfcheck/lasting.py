@@ -19,6 +19,7 @@ async def python_state(sandbox: Sandbox) -> None:
 async def echo(sandbox: Sandbox) -> None:
     result = await sandbox.python("print('first')\n'sec' + 'ond'")
     expect("stdout", "first\n'second'\n", result.stdout)
+    expect("the last value", "'seconds'\n", (await sandbox.python("_ + 's'")).stdout)
     for silent in ("y = 3", "None", "print('', end='')", "", "# nothing"):
         expect(f"stdout of {silent!r}", "", (await sandbox.python(silent)).stdout)
 
@@ -37,9 +38,12 @@ async def exception(sandbox: Sandbox) -> None:
 
 @check("python", "UTF-8 and 1 MiB of code arrive")
 async def python_text(sandbox: Sandbox) -> None:
-    expect("stdout", "世界 🦀\n", (await sandbox.python("print('世界 🦀')")).stdout)
-    code = "long = '" + "x" * 2**20 + "'\nlen(long)"
+    code = "import sys\nprint('世界 🦀')\nprint('ä', file=sys.stderr)\n'ö\\ud800'"
+    result = await sandbox.python(code)
+    expect("stdout and stderr", ("世界 🦀\n'ö\\ud800'\n", "ä\n"), (result.stdout, result.stderr))
+    code = "long = '" + "é" * 2**20 + "'\nlen(long)"
     expect("the length", f"{2**20}\n", (await sandbox.python(code)).stdout)
+    expect_cut(await sandbox.python("print(long)"))
 
 
 @check("python", "it runs in the working directory, and reads no stdin")
@@ -48,6 +52,13 @@ async def python_place(sandbox: Sandbox) -> None:
     expect("its directory", where, (await sandbox.python("import os; print(os.getcwd())")).stdout)
     result = await sandbox.python("input()", timeout=20)
     require("EOFError" in result.stderr, "EOFError from input()", result)
+
+
+def expect_cut(result: ExecResult) -> None:
+    """Expect the head and tail of much output."""
+    expect("truncated", True, result.truncated)
+    size = len(result.stdout.encode())
+    require(size < 110_000, "about 100 kB of stdout", size)
 
 
 def ended(result: ExecResult, code: int) -> None:
@@ -75,6 +86,10 @@ async def bash_result(sandbox: Sandbox) -> None:
     expect("the return code", 5, result.returncode)
     expect("stdout and stderr", ("out\n", "err\n"), (result.stdout, result.stderr))
     expect("$? in the next call", "5\n", (await sandbox.bash("echo $?")).stdout)
+    for line, code in (("no-such-program-here", 127), ("return 4", 4), ("true", 0)):
+        expect(f"the return code of {line!r}", code, (await sandbox.bash(line)).returncode)
+    result = await sandbox.bash("cat; read x; echo $?")
+    expect("the return code of a read from an empty stdin", "1\n", result.stdout)
 
 
 @check("bash", "a syntax error is a result, and the state stays")
@@ -89,9 +104,9 @@ async def bash_syntax(sandbox: Sandbox) -> None:
 async def bash_text(sandbox: Sandbox) -> None:
     result = await sandbox.bash("cat <<'END'\n$HOME 世界\nEND")
     expect("stdout", "$HOME 世界\n", result.stdout)
-    expect(
-        "the length", f"{2**20}\n", (await sandbox.bash(f"x={'x' * 2**20}; echo ${{#x}}")).stdout
-    )
+    result = await sandbox.bash(f"x={'x' * 2**20}; echo ${{#x}}")
+    expect("the length", f"{2**20}\n", result.stdout)
+    expect_cut(await sandbox.bash("yes | head -c 5000000"))
 
 
 @check("bash", "what ends it is said, and a new one comes")
@@ -103,11 +118,15 @@ async def bash_end(sandbox: Sandbox) -> None:
 @check("calls", "many run at the same time, each with its own output")
 async def at_once(sandbox: Sandbox) -> None:
     results = await asyncio.gather(
-        *(sandbox.exec(f"sleep 0.2; echo {number}") for number in range(8)),
+        *(
+            sandbox.exec(f"sleep 0.2; tr -d x; echo {number}", input="x" * 2**17 + str(number))
+            for number in range(8)
+        ),
         *(sandbox.python(str(number)) for number in range(8, 16)),
     )
     got = [result.stdout.strip() for result in results]
-    expect("stdout of each", [str(number) for number in range(16)], got)
+    expected = [f"{number}{number}" for number in range(8)] + [str(n) for n in range(8, 16)]
+    expect("stdout of each", expected, got)
 
 
 @check("calls", "a cancelled one harms no other")

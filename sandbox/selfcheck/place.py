@@ -63,7 +63,8 @@ async def relative(sandbox: Sandbox) -> None:
 
 @check("cwd", "absolute, it is that one")
 async def absolute(sandbox: Sandbox) -> None:
-    expect("the directory", "/\n", (await sandbox.exec(["pwd"], cwd="/")).stdout)
+    result = await sandbox.exec('pwd; echo "$PWD"', cwd="/usr")
+    expect("the directory, and $PWD", "/usr\n/usr\n", result.stdout)
 
 
 @check("cwd", "a missing one is a result, not an error")

@@ -46,12 +46,14 @@ async def codes(sandbox: Sandbox) -> None:
 async def cannot_run(sandbox: Sandbox) -> None:
     result = await sandbox.exec(["no-such-program-at-all"])
     expect("the return code of a missing program", 127, result.returncode)
+    require("no-such-program" in result.stderr, "its name on stderr", result.stderr)
     result = await sandbox.exec("no-such-program-at-all")
     expect("the shell's return code for a missing program", 127, result.returncode)
     require(result.stderr, "a word of the shell on stderr", result)
     await sandbox.write_file("text.txt", "no program")
-    result = await sandbox.exec(["./text.txt"])
-    expect("the return code of a file that is no program", 126, result.returncode)
+    for path in ("./text.txt", "/"):
+        result = await sandbox.exec([path])
+        expect(f"the return code of {path}, which is no program", 126, result.returncode)
 
 
 @check("output", "too much is cut in the middle: head and tail stay, and the cut is said")
@@ -62,6 +64,9 @@ async def cut(sandbox: Sandbox) -> None:
     require(result.stdout.endswith("TAIL\n"), "the tail of stdout", result.stdout)
     require(len(result.stdout) < 1200, "about 1000 bytes of stdout", len(result.stdout))
     require("missing" in result.stdout, "a line that says what is missing", result.stdout)
+    result = await sandbox.exec("seq 100000 >&2; echo short", max_output=1000)
+    expect("stdout beside a long stderr", "short\n", result.stdout)
+    require("missing" in result.stderr, "a line that says what is missing", result.stderr)
 
 
 @check("output", "what just fits is not cut")
@@ -124,9 +129,12 @@ async def large(sandbox: Sandbox) -> None:
 
 @check("stdin", "a program need not read it")
 async def unread(sandbox: Sandbox) -> None:
-    result = await sandbox.exec("echo done", input=b"x" * 2**22, timeout=20)
-    expect("stdout", "done\n", result.stdout)
-    expect("the return code", 0, result.returncode)
+    for line in ("echo done", "head -c 10 >head; echo done", "exec <&-; sleep 0.1; echo done"):
+        result = await sandbox.exec(line, input=b"x" * 2**22, timeout=20)
+        expect(f"stdout of {line!r}", "done\n", result.stdout)
+        expect("the return code", 0, result.returncode)
+    result = await sandbox.exec("sleep 30", input=b"x" * 2**22, timeout=0.3)
+    expect("timed_out with input that nobody reads", True, result.timed_out)
 
 
 @check("stdin", "nothing in it is expanded")

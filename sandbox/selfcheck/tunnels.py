@@ -117,17 +117,18 @@ async def unix(sandbox: Sandbox) -> None:
 async def large(sandbox: Sandbox) -> None:
     code = f"""
 import hashlib
-data, digests = bytes(range(251)) * ({SIZE} // 251), []
-def one():
-    s = connect()
+digests = {{}}
+def one(n):
+    s, data = connect(), bytes(range(n, 251)) * ({SIZE} // 251)
     threading.Thread(target=lambda: (s.sendall(data), s.shutdown(socket.SHUT_WR))).start()
-    digests.append(hashlib.sha256(rest(s)).hexdigest())
-threads = [threading.Thread(target=one) for _ in range(3)]
+    digests[n] = hashlib.sha256(rest(s)).hexdigest()
+threads = [threading.Thread(target=one, args=(n,)) for n in range(3)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print(*digests)
+print(*(digests[n] for n in range(3)))
 """
-    digest = hashlib.sha256(bytes(range(251)) * (SIZE // 251)).hexdigest()
+    bodies = [bytes(range(n, 251)) * (SIZE // 251) for n in range(3)]
+    expected = [hashlib.sha256(body).hexdigest() for body in bodies]
     async with serving(echo) as address:
         flow = asyncio.ensure_future(run(sandbox, await sandbox.forward(address), code))
         slowest = 0.0
@@ -136,7 +137,7 @@ print(*digests)
             await sandbox.exec(["true"])
             slowest = max(slowest, time.monotonic() - began)
         result = await flow
-    expect("the SHA-256 of what three connections read", [digest] * 3, result.stdout.split())
+    expect("the SHA-256 of what three connections read", expected, result.stdout.split())
     require(slowest < SOON, f"calls answered within {SOON:g} s", slowest)
 
 
@@ -148,6 +149,7 @@ async def half_closed(sandbox: Sandbox) -> None:
         writer.write(b"%d" % len(await reader.read()))
 
     async def first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"go")
         writer.write_eof()
         said.set_result(await reader.read())
 
@@ -155,8 +157,9 @@ async def half_closed(sandbox: Sandbox) -> None:
         code = "s = connect(); s.sendall(bytes(10**6)); s.shutdown(1); print(rest(s))"
         result = await run(sandbox, await sandbox.forward(one), code)
         expect("the answer after the end", "b'1000000'\n", result.stdout)
-        code = "s = connect(); rest(s); s.sendall(b'more')"
-        await run(sandbox, await sandbox.forward(other), code)
+        code = "s = connect(); print(rest(s)); s.sendall(b'more')"
+        result = await run(sandbox, await sandbox.forward(other), code)
+        expect("what came before the end", "b'go'\n", result.stdout)
         expect("what came after the other's end", b"more", await asyncio.wait_for(said, 20))
 
 

@@ -23,7 +23,7 @@ from vf.sandbox.container.opening import open_container, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, SYSCTLS, Profile
 from vf.sandbox.container.reaper import find
 from vf.sandbox.container.seccomp import seccomp_profile
-from vf.sandbox.contract import Limits, Sandbox
+from vf.sandbox.contract import Limits
 
 MIB = 2**20
 
@@ -64,22 +64,6 @@ def inside(engine: Engine, profile: Profile, code: str) -> Any:
     return asyncio.run(run())
 
 
-def test_it_keeps_the_contract(shared: Shared) -> None:
-    async def work(container: DockerSandbox) -> None:
-        sandbox: Sandbox = container
-        assert (await sandbox.exec("echo $((6*7)); exit 3")).returncode == 3
-        await sandbox.python("x = 20")
-        assert (await sandbox.python("x + 1")).stdout == "21\n"
-        await sandbox.bash("cd /tmp")
-        assert (await sandbox.bash("pwd")).stdout == "/tmp\n"
-        await sandbox.write_file("a b/c.bin", bytes(range(256)))
-        assert await sandbox.read_file("a b/c.bin") == bytes(range(256))
-        assert (await sandbox.exec("test $(stat -c %u 'a b/c.bin') = $(id -u)")).ok
-        await sandbox.exec("rm -r 'a b'")
-
-    shared(work)
-
-
 def test_a_working_directory_that_code_closed_is_opened_for_it_again(shared: Shared) -> None:
     async def check(sandbox: DockerSandbox) -> None:
         assert (await sandbox.exec("chmod 000 .")).ok
@@ -88,27 +72,6 @@ def test_a_working_directory_that_code_closed_is_opened_for_it_again(shared: Sha
         assert (await sandbox.bash("pwd")).stdout == "/workspace\n"
 
     shared(check)
-
-
-def test_many_calls_run_at_the_same_time(shared: Shared) -> None:
-    async def work(sandbox: DockerSandbox) -> None:
-        meet = "touch meet-{0}; until [ $(ls meet-* | wc -l) = 8 ]; do sleep 0.01; done; echo {0}"
-        results = await asyncio.gather(*(sandbox.exec(meet.format(n)) for n in range(8)))
-        assert [result.stdout.strip() for result in results] == [str(n) for n in range(8)]
-
-    shared(work)
-
-
-def test_five_megabytes_come_back_as_they_were(shared: Shared) -> None:
-    async def work(sandbox: DockerSandbox) -> None:
-        data = bytes(range(256)) * (5 * MIB // 256)
-        await sandbox.write_file("big", data)
-        assert await sandbox.read_file("big") == data
-        result = await sandbox.exec("cat big >&2", max_output=1000)
-        assert result.truncated
-        assert "bytes are missing" in result.stderr
-
-    shared(work)
 
 
 ENVIRONMENT = {"HOME", "LANG", "PATH", "PWD", "PYTHONDONTWRITEBYTECODE", "HOSTNAME", "LC_CTYPE"}

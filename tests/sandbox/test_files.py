@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import stat
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,59 +17,9 @@ from vf.sandbox.local import UnsafeLocalSandbox
 MIB = 2**20
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"a", b"\0\xff\n\r\n", "ä€😀\n".encode(), bytes(range(256)) * 1024, os.urandom(MIB) * 50],
-    ids=["empty", "one", "binary", "utf-8", "256 KiB", "50 MiB"],
-)
-def test_what_is_written_is_read(content: bytes) -> None:
-    async def body(box: UnsafeLocalSandbox) -> None:
-        await box.write_file("f", content)
-        assert await box.read_file("f") == content
-        result = await box.exec("wc -c < f")
-        assert int(result.stdout) == len(content)
-
-    inside(body)
-
-
-@pytest.mark.parametrize("name", ["a b", "-rf", "ä\n'\"$x", "d/e/f", "../work/g", "x" * 255])
-def test_names_and_parents(name: str) -> None:
-    async def body(box: UnsafeLocalSandbox) -> None:
-        await box.write_file(name, "first, and longer")
-        await box.write_file(name, "second")
-        assert await box.read_file(name) == b"second"
-        assert (await box.exec(["cat", "--", name])).stdout == "second"
-        # Nothing else was left there.
-        assert (await box.exec("find . -type f | wc -l")).stdout in ("1\n", "2\n")
-
-    inside(body)
-
-
-def test_reading_what_is_not_there_or_no_file() -> None:
-    async def body(box: UnsafeLocalSandbox) -> None:
-        await box.exec("mkdir d; mkfifo p; ln -s l l; echo x > f; ln -s f s; ln -s gone g")
-        socket = "import socket; s = socket.socket(socket.AF_UNIX); s.bind('u')"
-        assert (await box.python(socket)).ok
-        for path in ("nope", "d/nope", "f/x", "l", "g", "x" * 300):
-            with pytest.raises(FileNotFoundError) as error:
-                await box.read_file(path)
-            assert error.value.filename == path
-        with pytest.raises(IsADirectoryError):
-            await box.read_file("d")
-        for path in ("p", "u", "/dev/zero", "/dev/null", "/dev/tty"):
-            with pytest.raises((ValueError, FileNotFoundError), match=path):
-                await asyncio.wait_for(box.read_file(path), 20)
-        assert await box.read_file("s") == b"x\n"
-        with pytest.raises(ValueError, match="NUL"):
-            await box.read_file("a\0")
-
-    inside(body)
-
-
 def test_the_limit_of_a_read() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         await box.write_file("f", b"12345")
-        assert await box.read_file("f", max_bytes=5) == b"12345"
         with pytest.raises(ValueError, match="more than max_bytes = 4"):
             await box.read_file("f", max_bytes=4)
         with pytest.raises(ValueError, match="negative"):
@@ -174,15 +123,6 @@ def test_many_files_at_once() -> None:
         assert got == list(content.values())
 
     inside(body)
-
-
-def test_a_written_file_belongs_to_the_user_of_the_sandbox() -> None:
-    async def body(box: UnsafeLocalSandbox) -> os.stat_result:
-        await box.write_file("f", "x")
-        return os.stat((await box.exec("realpath f")).stdout.strip())
-
-    info = inside(body)
-    assert (info.st_uid, stat.S_IMODE(info.st_mode)) == (os.getuid(), 0o644)
 
 
 def test_a_cancel_that_comes_while_a_file_is_opened_leaves_nothing(

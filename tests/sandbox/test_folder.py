@@ -29,23 +29,6 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_files_links_and_modes_arrive(folder: Path) -> None:
-    async def body(box: UnsafeLocalSandbox) -> None:
-        await box.write_file("to/kept", "kept")
-        await box.write_file("to/src/main.sh", "replaced")
-        await box.upload(folder, "to")
-        assert (await box.exec("./to/run")).stdout == "ran\n"
-        assert await box.read_file("to/Grüße $(id).txt") == b"\0\xff"
-        assert await box.read_file("to/kept") == b"kept"
-        found = (await box.exec("cd to; find . | sort")).stdout.split("\n")
-        assert "./empty" in found
-        assert not any(".venv" in name for name in found)
-        await box.upload(folder, "whole", leave_out=())
-        assert len(await box.read_file("whole/src/.venv/lib/large")) == 100
-
-    inside(body)
-
-
 def test_what_cannot_be_copied_is_refused_before_anything_is(folder: Path) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         with pytest.raises(NotADirectoryError, match="no-such-folder"):

@@ -59,19 +59,6 @@ def test_nothing_survives_however_it_hides() -> None:
     assert left == []
 
 
-def test_what_was_said_until_then_is_kept() -> None:
-    result = run(f"echo out; echo err >&2; sleep {MARK}")
-    assert (result.stdout, result.stderr) == ("out\n", "err\n")
-
-
-def test_a_quick_death_by_a_signal_is_no_timeout() -> None:
-    async def body(box: UnsafeLocalSandbox) -> ExecResult:
-        return await box.exec("kill -9 $$", timeout=30)
-
-    result = inside(body)
-    assert (result.timed_out, result.returncode) == (False, 137)
-
-
 def test_orphans_and_zombies_are_buried() -> None:
     zombies = f"""
 import os, time

@@ -69,64 +69,6 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         await writer.drain()
 
 
-@pytest.mark.parametrize("unix", [False, True])
-def test_a_program_reaches_the_address_by_its_own_loopback(unix: bool, tmp_path: Path) -> None:
-    async def body(box: UnsafeLocalSandbox) -> None:
-        async with serving(echo, tmp_path / "s" if unix else None) as address:
-            port = await box.forward(address)
-            code = "s = connect(); s.sendall(b'hello'); print(s.recv(100))"
-            assert (await run(box, port, code)).stdout == "b'hello'\n"
-
-    inside(body)
-
-
-def test_connections_do_not_mix_and_large_bodies_come_whole() -> None:
-    code = """
-def one(n):
-    data, got, s = bytes([n]) * (5 * 2**20 + n), [], connect()
-    reader = threading.Thread(target=lambda: got.append(rest(s)))
-    reader.start()
-    s.sendall(data)
-    s.shutdown(socket.SHUT_WR)
-    reader.join()
-    assert got == [data], n
-    print(n)
-threads = [threading.Thread(target=one, args=(n,)) for n in range(8)]
-for thread in threads: thread.start()
-"""
-
-    async def body(box: UnsafeLocalSandbox) -> None:
-        async with serving(echo) as address:
-            result = await run(box, await box.forward(address), code)
-            assert sorted(result.stdout.split()) == [str(n) for n in range(8)], result
-
-    inside(body)
-
-
-def test_either_side_may_end_first() -> None:
-    async def after_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"got %d" % len(await reader.read()))
-
-    said: list[bytes] = []
-
-    async def before_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"go")
-        writer.write_eof()
-        said.append(await reader.read())
-
-    async def body(box: UnsafeLocalSandbox) -> None:
-        async with serving(after_the_end) as one, serving(before_the_end) as other:
-            code = "s = connect(); s.sendall(b'x' * 10**6); s.shutdown(1); print(rest(s))"
-            result = await run(box, await box.forward(one), code)
-            assert result.stdout == "b'got 1000000'\n"
-            code = "s = connect(); print(rest(s)); s.sendall(b'y' * 10**6); s.close()"
-            result = await run(box, await box.forward(other), code)
-            assert result.stdout == "b'go'\n"
-            await until(lambda: said == [b"y" * 10**6])
-
-    inside(body)
-
-
 def test_a_connection_that_the_address_refuses_or_drops_is_reset_inside() -> None:
     async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"begun")
