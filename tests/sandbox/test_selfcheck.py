@@ -21,7 +21,6 @@ from tests.sandbox.broken_backends import (
     local,
 )
 from vf.runtime.errors import ConfigError, SandboxError
-from vf.sandbox.commands import sandbox as cli
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import Profile

@@ -81,9 +81,9 @@ class Likeliest:
     def by_row(self, rows: torch.Tensor, count: int) -> Likeliest:
         """Return those of ``count`` rows, from those of the tokens that the rows predict.
 
-        Samples share a row only where the teacher's distribution there is the same
-        (:func:`~vf.trainer.learning.batches.packing.attached`): that of the first token counts. A row that
-        predicts none has any.
+        Samples share a row only where the teacher's distribution there is the same, see
+        :func:`~vf.trainer.learning.batches.packing.attached`: that of the first token counts. A
+        row that predicts none has any.
 
         Args:
             rows: int64 ``[N]``, which row predicts each token; there is a token.
