@@ -122,6 +122,31 @@ class EngineSettings(BaseModel):
     """Nats by which the engine's logprobs may differ from the trainer's, on average over a probe
     sequence after each publish, before the run stops."""
 
+    @property
+    def in_process(self) -> bool:
+        """Whether it samples in the trainer's process, from the very module that is trained."""
+        return False
+
+    @property
+    def in_process_requests(self) -> int:
+        """How many requests the trainer's process decodes concurrently."""
+        return 0
+
+    @property
+    def started(self) -> VllmSettings | None:
+        """The settings of the servers that the run starts; None if it starts none."""
+        return None
+
+    @property
+    def urls(self) -> list[str]:
+        """URLs of the servers that are running already; none if the run starts its own."""
+        return []
+
+    @property
+    def generates_while_training(self) -> bool:
+        """Whether rollouts can continue while the model is trained."""
+        return False
+
 
 class EmbeddedArgs(Strict):
     """``[inference.args]`` of the embedded engine."""
@@ -140,6 +165,16 @@ class EmbeddedSettings(EngineSettings):
     engine: Literal["embedded"] = "embedded"
     """`embedded`: continuous batching on the trained module; `vllm`: a vLLM server."""
     args: EmbeddedArgs = Field(default_factory=EmbeddedArgs)
+
+    @property
+    def in_process(self) -> bool:
+        """Whether it samples in the trainer's process: always."""
+        return True
+
+    @property
+    def in_process_requests(self) -> int:
+        """How many requests the trainer's process decodes concurrently."""
+        return self.args.max_requests
 
 
 class VllmSettings(EngineSettings):
@@ -238,9 +273,19 @@ class VllmSettings(EngineSettings):
         return self
 
     @property
+    def started(self) -> VllmSettings | None:
+        """These settings, if the run starts its servers."""
+        return None if self.urls else self
+
+    @property
     def urls(self) -> list[str]:
-        """Where the servers are that are running already; none if the run starts its own."""
+        """URLs of the servers that are running already; none if the run starts its own."""
         return [self.base_url] if self.base_url else self.base_urls
+
+    @property
+    def generates_while_training(self) -> bool:
+        """Whether rollouts can continue while the model is trained: unless the servers sleep then."""
+        return not self.sleep
 
     def _divide(self) -> None:
         """See that the GPUs can be divided between the replicas.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from vf.inference.model_files import find_model
 from vf.inference.models.token_model import TokenModel
-from vf.inference.settings import EmbeddedSettings
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import optional_packages
 from vf.runtime.open_files import raise_limit
@@ -370,7 +369,7 @@ class Learner:
     def _check_published(self) -> None:
         """Raise ConfigError if it would not be known which weights are sampled from."""
         self._check_open()
-        if self._unpublished and isinstance(self.config.inference, EmbeddedSettings):
+        if self._unpublished and self.config.inference.in_process:
             raise ConfigError(
                 "the weights have changed since they were published, and the embedded engine "
                 "samples from the same module: call Learner.publish before the next rollouts"

@@ -270,7 +270,7 @@ def check_adapter(config: Config, model: Any) -> str:
         ConfigError: The model has no such layers, or a vLLM server would leave the adapter out.
     """
     targets = lora_targets(model, config.args)
-    if isinstance(config.inference, EmbeddedSettings):
+    if config.inference.in_process:
         return targets.describe()
     remedy = 'set inference.engine = "embedded", or trainer.args.use_lora = false'
     # vLLM calls these layers otherwise, and leaves out in silence what it does not know.

@@ -121,12 +121,9 @@ def _checks(config: Config | None) -> Iterator[Check]:
     packages = check_packages(needed=config is not None)
     yield packages
     yield from check_gpus(visible_gpus())
-    settings = config.inference if config else None
-    served = isinstance(settings, VllmSettings) and not settings.urls
-    if settings is None or served:
-        yield check_vllm(
-            settings if isinstance(settings, VllmSettings) else VllmSettings(), needed=served
-        )
+    server = config.inference.started if config else None
+    if config is None or server is not None:
+        yield check_vllm(server or VllmSettings(), needed=server is not None)
     yield check_containers()
     if config is not None and packages.level != "missing":
         yield from _run(config)

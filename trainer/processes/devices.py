@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from vf.inference.settings import VllmSettings
 from vf.inference.vllm.check_settings import check_divided
 from vf.runtime.errors import ConfigError
 from vf.trainer.processes.launch import OUTER_DEVICES, is_elsewhere, world
@@ -75,14 +74,14 @@ def check_server_devices(config: Config) -> None:
     Raises:
         ConfigError: They do not, or several servers would use the same.
     """
-    settings = config.inference
-    if not isinstance(settings, VllmSettings) or config.cluster.backend == "ray":
+    server = config.inference.started
+    if server is None or config.cluster.backend == "ray":
         return
-    gpus = settings.gpus
+    gpus = server.gpus
     if gpus is None:
         import torch
 
-        check_divided(settings, cpu=not torch.cuda.device_count())
+        check_divided(server, cpu=not torch.cuda.device_count())
         return
     found = _devices_found(f"inference.gpus = {gpus}", "serve from the CPU")
     # Where the trainer's own are fewer than the machine's, their number says nothing.

@@ -79,8 +79,7 @@ def wanted(config: Config, *, workers: int, gpus: bool) -> list[tuple[Role, int,
     found: list[tuple[Role, int, Resources]] = [
         ("rank", rank_count(config), size_of(config, "rank", int(not cpu)))
     ]
-    settings = config.inference
-    if isinstance(settings, VllmSettings) and not settings.urls:
+    if (settings := config.inference.started) is not None:
         size = size_of(config, "server", gpus_of_server(settings, cpu=cpu))
         found.append(("server", settings.replicas, size))
     if workers:

@@ -114,15 +114,15 @@ def split_gpus(config: Config, total: int) -> Split:
         ConfigError: The servers ask for more than are left to them, or a GPU is named that is not
             there.
     """
-    settings = config.inference
+    settings = config.inference.started
     if not total or world().size > 1 or config.cluster.backend == "ray":
         return Split(config, "")
     _check_numbers(config, total)
-    if isinstance(settings, VllmSettings) and settings.sleep:
+    if settings is not None and settings.sleep:
         return _taking_turns(config, settings, total)
     if total < 2:
         return Split(config, "")
-    if not isinstance(settings, VllmSettings) or settings.urls or settings.gpus == []:
+    if settings is None or settings.gpus == []:
         return Split(config, _idle(config, total))
     trainer, server, share = config.trainer.devices, settings.gpus, share_of(settings)
     if server is None:
@@ -159,8 +159,7 @@ def least_gpus(config: Config) -> int:
     """Return how many GPUs a machine has at least on which the settings make sense."""
     named = _named_devices(config)
     least = max((each for devices in named.values() for each in devices or ()), default=-1) + 1
-    settings = config.inference
-    served = isinstance(settings, VllmSettings) and not settings.urls
+    served = config.inference.started is not None
     return max(1, least + (served and bool(named["trainer"]) and named["inference"] is None))
 
 
@@ -267,7 +266,7 @@ def _idle(config: Config, total: int) -> str:
     if used >= total:
         return ""
     said = f"of {total}, {used} train{'s' * (used == 1)}: trainer.gpus says how many"
-    if isinstance(config.inference, VllmSettings):
+    if not config.inference.in_process:
         return said
     return f'{said}, and inference.engine = "vllm" lets the others serve'
 

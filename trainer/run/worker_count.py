@@ -7,7 +7,6 @@ import os
 import sys
 
 from vf.environments.registry import registrar
-from vf.inference.settings import VllmSettings
 from vf.runtime.errors import ConfigError
 from vf.trainer.settings.config import Config
 
@@ -52,7 +51,7 @@ def worker_count(config: Config, cores: int, containers: int | None) -> tuple[in
                 "container. Lower workers, or raise max_containers"
             )
         return wanted, "as rollouts.workers says"
-    if not isinstance(config.inference, VllmSettings):
+    if config.inference.in_process:
         return 0, "in the trainer's process, which samples, too"
     count = min(MOST, math.ceil(config.args.max_concurrent / ROLLOUTS))
     reason = f"one for every {ROLLOUTS} rollouts at once, {MOST} at most"

@@ -25,7 +25,6 @@ from vf.inference.settings import (
     Strict,
     TopK,
     TopP,
-    VllmSettings,
 )
 from vf.trainer.settings.cluster import ClusterConfig
 from vf.trainer.settings.determinism import check_deterministic
@@ -352,7 +351,7 @@ class Config(Strict):
         """Refuse a server whose weights, or bits, are not those that are trained."""
         own = {table: env.own_args for table, env in zip(self.tables, self.env, strict=True)}
         check_deterministic(self.trainer, self.inference, own)
-        if self.args.load_in_4bit and not isinstance(self.inference, EmbeddedSettings):
+        if self.args.load_in_4bit and not self.inference.in_process:
             raise ValueError(
                 "trainer.args.load_in_4bit = true trains an adapter on rounded weights, and a vLLM "
                 'server would sample from exact ones: set inference.engine = "embedded", or '
@@ -381,7 +380,7 @@ class Config(Strict):
     def _sleeps_alone(self) -> Self:
         """Refuse what would ask a sleeping server."""
         args, inference = self.args, self.inference
-        if isinstance(inference, VllmSettings) and inference.sleep:
+        if inference.started is not None and inference.started.sleep:
             if args.max_steps_off_policy:
                 raise ValueError(
                     "inference.sleep = true lets the server sleep while the model is trained, so "

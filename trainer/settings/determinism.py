@@ -35,21 +35,20 @@ def check_deterministic(
             "trainer.args.deterministic = true is for one trainer process: several add gradients "
             "up in an order of their own; set trainer.gpus = 1 without accelerate_config"
         )
-    if isinstance(inference, VllmSettings):
-        if inference.urls:
-            raise ValueError(
-                "trainer.args.deterministic = true, but a server that is already running cannot be "
-                "made batch-invariant: let the run start it (remove inference.base_url or "
-                "base_urls), or set deterministic = false"
-            )
-        if inference.env.get(SWITCH, "1") != "1":
-            raise ValueError(
-                f"trainer.args.deterministic = true sets {SWITCH}=1, and inference.env says "
-                "otherwise: remove one"
-            )
+    if inference.urls:
+        raise ValueError(
+            "trainer.args.deterministic = true, but a server that is already running cannot be "
+            "made batch-invariant: let the run start it (remove inference.base_url or "
+            "base_urls), or set deterministic = false"
+        )
+    if inference.started is not None and inference.started.env.get(SWITCH, "1") != "1":
+        raise ValueError(
+            f"trainer.args.deterministic = true sets {SWITCH}=1, and inference.env says "
+            "otherwise: remove one"
+        )
     wrong = [
         (
-            args.bf16 is True and isinstance(inference, EmbeddedSettings),
+            args.bf16 is True and inference.in_process,
             "bf16 = true rounds sums as they come; set bf16 = false",
         ),
         (args.load_in_4bit, "load_in_4bit = true has kernels of its own; set it to false"),
@@ -74,7 +73,7 @@ def check_deterministic(
         ),
     ]
     found = [f"trainer.args.{reason}" for holds, reason in wrong if holds]
-    if isinstance(inference, VllmSettings):
+    if not inference.in_process:
         why = "leaves out tokens that vLLM tells only beside a top_k; set one, or leave it out"
         tables = {"trainer.args": args} | {
             table: args.model_copy(update=own)

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from vf.inference.settings import VllmSettings
 from vf.trainer.settings.config import Config
 
 # Losses whose ratio no engine makes large: it is bounded, there is none, or it is the user's own.
 _OWN_BOUNDS = ("cispo", "dro", "custom")
-
-
-def generates_meanwhile(config: Config) -> bool:
-    """Return whether the engine can generate while the model is trained.
-
-    The embedded engine cannot, because it samples from the very module that is trained, nor can a
-    server that sleeps meanwhile.
-    """
-    return isinstance(config.inference, VllmSettings) and not config.inference.sleep
 
 
 def streams(config: Config) -> bool:
@@ -25,7 +15,7 @@ def streams(config: Config) -> bool:
         return args.stream_minibatches
     if args.deterministic:  # gradients are added up in the order of the groups
         return False
-    return generates_meanwhile(config) and args.kl_penalty_type != "advantage"
+    return config.inference.generates_while_training and args.kl_penalty_type != "advantage"
 
 
 def steps_ahead(config: Config) -> int:
@@ -37,7 +27,7 @@ def steps_ahead(config: Config) -> int:
     args = config.args
     if args.max_steps_off_policy is not None:
         return args.max_steps_off_policy
-    return int(generates_meanwhile(config) and not args.deterministic)
+    return int(config.inference.generates_while_training and not args.deterministic)
 
 
 def bounded(config: Config) -> Config:

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from vf.inference.settings import VllmSettings
 from vf.trainer.settings.config import Config
 
 HIDDEN = "(hidden)"
@@ -34,9 +33,8 @@ def without_secrets(config: Config) -> Config:
     shown = config.model_copy(deep=True)
     for env in shown.env:
         env.args, env.curriculum_args = _hide(env.args), _hide(env.curriculum_args)
-    if isinstance(shown.inference, VllmSettings):
-        shown.inference.args = _hide(shown.inference.args)
-        shown.inference.env = dict.fromkeys(shown.inference.env, HIDDEN)
+    if server := shown.inference.started:
+        server.args, server.env = _hide(server.args), dict.fromkeys(server.env, HIDDEN)
     runtime_env = shown.cluster.runtime_env
     if isinstance(variables := runtime_env.get("env_vars"), dict):
         runtime_env["env_vars"] = dict.fromkeys(variables, HIDDEN)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.inference.settings import VllmSettings
 from vf.traces.branching import OFTEN
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config, TrainerArgs
-from vf.trainer.settings.overlap import generates_meanwhile, steps_ahead
+from vf.trainer.settings.overlap import steps_ahead
 
 MOST = 3  # sentences
 
@@ -55,8 +55,8 @@ def advise(
 def _generate(case: _Case) -> Iterator[str]:
     args, settings = case.args, case.config.inference
     yield from _rewritten(case)
-    if isinstance(settings, EmbeddedSettings):
-        at_once, in_flight = settings.args.max_requests, _in_flight(args)
+    if settings.in_process:
+        at_once, in_flight = settings.in_process_requests, _in_flight(args)
         # Of rollouts with several turns, some are always elsewhere: with their tools, say.
         if in_flight > 2 * at_once:
             yield (
@@ -64,7 +64,7 @@ def _generate(case: _Case) -> Iterator[str]:
                 f"{in_flight} concurrent rollouts: raise it if there is memory for their contexts"
             )
         yield from _few_at_once(case, "the engine decodes what is in flight together")
-    elif isinstance(settings, VllmSettings):
+    else:
         yield from _few_at_once(case, "the server batches what is in flight")
         if not settings.urls:
             yield (
@@ -79,7 +79,7 @@ def _generate(case: _Case) -> Iterator[str]:
             )
     yield from _wasted(case)
     yield from _overlap(case)
-    if isinstance(settings, EmbeddedSettings):
+    if settings.in_process:
         yield 'On a GPU, inference.engine = "vllm" generates faster'
     yield from _stragglers(case)
 
@@ -271,7 +271,7 @@ def _overlap(case: _Case) -> Iterator[str]:
     rollouts = sum(case.share(part) for part in ("generate", "environment", "reward"))
     if min(rollouts, case.share("train")) < _NOTABLE:
         return
-    if generates_meanwhile(case.config) and not steps_ahead(case.config):
+    if case.config.inference.generates_while_training and not steps_ahead(case.config):
         yield (
             "Rollouts and training take turns: trainer.args.max_steps_off_policy = 1 lets the "
             "next step's rollouts run during training, one version of the weights behind"

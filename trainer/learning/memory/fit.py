@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.memory.server_memory import (
     CACHE_ON_CPU,
@@ -104,8 +103,8 @@ def settle(config: Config, shape: Shape, device: Device) -> tuple[Config, str]:
 def plan_memory(config: Config, shape: Shape, device: Device) -> Memory:
     """Predict what trainer and server need; "auto" counts as off."""
     trainer = _trainer(config, shape, device)
-    settings, server, contexts, awake = config.inference, {}, 0.0, None
-    if isinstance(settings, VllmSettings) and not settings.urls:
+    settings, server, contexts, awake = config.inference.started, {}, 0.0, None
+    if settings is not None:
         server = predict_server(shape, config, device.total, cuda=device.cuda)
         per_token = server_cache_per_token(shape, config, cuda=device.cuda)
         one = server["key-value cache"] / (per_token * config.args.max_seq_len)
@@ -211,7 +210,7 @@ def _fix(item: str, size: int, config: Config, over: int, cuda: bool) -> str:
     if item == "weights":
         if args.use_lora and not args.bf16 and not args.load_in_4bit:
             fixes.append("set trainer.args.bf16 = true")
-        if args.use_lora and isinstance(settings, EmbeddedSettings) and not args.load_in_4bit:
+        if args.use_lora and settings.in_process and not args.load_in_4bit:
             fixes.append("set trainer.args.load_in_4bit = true")
         if not args.use_lora:
             fixes.append("train an adapter with trainer.args.use_lora = true")
@@ -220,8 +219,8 @@ def _fix(item: str, size: int, config: Config, over: int, cuda: bool) -> str:
         fixes.append("train an adapter with trainer.args.use_lora = true")
     elif item in ("optimizer", "optimizer step") and config.trainer.accelerate_config is None:
         fixes.append('set trainer.args.optim = "adamw_8bit" or "adamw_offload"')
-    elif item == "key-value cache" and isinstance(settings, EmbeddedSettings):
-        requests = settings.args.max_requests
+    elif item == "key-value cache" and settings.in_process:
+        requests = settings.in_process_requests
         fit = int(requests - over / (size / requests))
         fixes.append(
             f"lower inference.args.max_requests to {fit}"
@@ -248,15 +247,13 @@ def _trainer(config: Config, shape: Shape, device: Device) -> dict[str, int]:
 
 
 def _surroundings(config: Config, device: Device) -> Surroundings:
-    settings = config.inference
-    requests = settings.args.max_requests if isinstance(settings, EmbeddedSettings) else 0
-    return Surroundings(requests, sharing(config), device.cuda)
+    return Surroundings(config.inference.in_process_requests, sharing(config), device.cuda)
 
 
 def _beside(config: Config, shape: Shape, device: Device) -> int:
     """Return the bytes that a server takes of the trainer's device while the trainer works."""
-    settings = config.inference
-    if not isinstance(settings, VllmSettings) or settings.urls or settings.sleep:
+    settings = config.inference.started
+    if settings is None or settings.sleep:
         return 0
     if device.cuda and not shares_gpu(config):
         return 0

@@ -36,16 +36,15 @@ CACHE_ON_CPU = "VLLM_CPU_KVCACHE_SPACE"
 
 def shares_gpu(config: Config) -> bool:
     """Return whether a server that the run starts has a GPU that the trainer has, too."""
-    settings = config.inference
-    if not isinstance(settings, VllmSettings) or settings.urls or config.cluster.backend == "ray":
+    settings = config.inference.started
+    if settings is None or config.cluster.backend == "ray":
         return False
     return settings.gpus is None or bool({*settings.gpus} & {*(config.trainer.devices or [0])})
 
 
 def server_share(config: Config) -> float:
     """Return the share of a GPU's memory that the run's server takes."""
-    assert isinstance(config.inference, VllmSettings)
-    share = given(config.inference).get("gpu_memory_utilization")
+    share = given(_started(config)).get("gpu_memory_utilization")
     if isinstance(share, int | float):
         return float(share)
     return SHARED_GPU_SHARE if shares_gpu(config) else DEFAULT_SHARE
@@ -74,9 +73,8 @@ def predict_server(
         cuda: Whether it runs on GPUs.
         environ: What its environment starts from.
     """
-    assert isinstance(config.inference, VllmSettings)
-    args, flags = config.args, given(config.inference)
-    gpus = copy_gpus(config.inference)
+    args, server = config.args, _started(config)
+    flags, gpus = given(server), copy_gpus(server)
     exact = not cuda or str(flags.get("dtype")) in ("float32", "float")
     found = {"weights": (FLOAT32 if exact else BFLOAT16) * shape.parameters // gpus}
     if args.use_lora:
@@ -86,7 +84,7 @@ def predict_server(
         numbers = slots * rank_bucket(args.lora_rank) * ends * shape.layers
         found["adapters"] = BFLOAT16 * numbers // gpus
     if not cuda:
-        space = {**environ, **config.inference.env}.get(CACHE_ON_CPU, "2")
+        space = {**environ, **server.env}.get(CACHE_ON_CPU, "2")
         return found | {"key-value cache": int(float(space) * GIB)}
     large = total >= LARGE_GPU
     tokens = _number(flags, "max_num_batched_tokens", BATCH_TOKENS[large])
@@ -100,12 +98,17 @@ def predict_server(
 
 def server_cache_per_token(shape: Shape, config: Config, *, cuda: bool) -> int:
     """Return the bytes that the server's cache has of a token on each of a copy's GPUs."""
-    assert isinstance(config.inference, VllmSettings)
-    flags = given(config.inference)
+    server = _started(config)
+    flags = given(server)
     width = BFLOAT16 if cuda else FLOAT32
     if str(flags.get("kv_cache_dtype", "auto")).startswith("fp8"):
         width = 1
-    return 2 * shape.keys * shape.attending * width // copy_gpus(config.inference)
+    return 2 * shape.keys * shape.attending * width // copy_gpus(server)
+
+
+def _started(config: Config) -> VllmSettings:
+    assert config.inference.started is not None, "the run starts no server"
+    return config.inference.started
 
 
 def copy_gpus(settings: VllmSettings) -> int:
