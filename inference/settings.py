@@ -284,7 +284,7 @@ class VllmSettings(EngineSettings):
 
     @property
     def generates_while_training(self) -> bool:
-        """Whether rollouts can continue while the model is trained: unless the servers sleep then."""
+        """Whether rollouts can continue while the model is trained: unless servers sleep then."""
         return not self.sleep
 
     def _divide(self) -> None:

@@ -24,7 +24,7 @@ from vf.inference.vllm.telling import returning_experts, telling_supports
 from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.trainer.learning.memory.server_memory import shares_gpu
 from vf.trainer.learning.policy import Policy
-from vf.trainer.processes.fleets import gpus_of_server
+from vf.trainer.processes.placement import gpus_of_server
 from vf.trainer.run.setup import Setup
 from vf.trainer.settings.determinism import batch_invariant
 from vf.trainer.settings.overlap import steps_ahead

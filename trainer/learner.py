@@ -19,7 +19,7 @@ from vf.runtime.extras import optional_packages
 from vf.runtime.open_files import raise_limit
 from vf.traces.messages import as_messages
 from vf.trainer.closing import Closing
-from vf.trainer.collecting.background import BackgroundLoop, BackgroundSampler
+from vf.trainer.collecting.background_loop import BackgroundLoop, BackgroundSampler
 from vf.trainer.learning.losses.custom_loss import check_loss
 from vf.trainer.processes.launch import leave_world, world
 from vf.trainer.run.setup import Setup
@@ -86,7 +86,7 @@ class Learner:
 
             from vf.trainer.follower import follow
             from vf.trainer.preflight import check_model, fitted
-            from vf.trainer.run.parts import make_renderer
+            from vf.trainer.run.components import make_renderer
         if world().rank > 0:
             follow(config)
             raise SystemExit(0)
@@ -315,7 +315,7 @@ class Learner:
             ConfigError: There is something else, or the learner is closed.
             CheckpointError: It could not be written; what was there is whole.
         """
-        from vf.trainer.saving.one_folder import save_to
+        from vf.trainer.saving.learner_folder import save_to
 
         self._check_open()
         save_to(Path(path), self.policy, self._setup.renderer.tokenizer)
@@ -333,7 +333,7 @@ class Learner:
         Raises:
             ConfigError: It is unreadable, of another model or adapter, or the learner is closed.
         """
-        from vf.trainer.saving.one_folder import load_from
+        from vf.trainer.saving.learner_folder import load_from
 
         self._check_open()
         with self.training():

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from vf.sandbox.container.doctor import diagnose
 from vf.sandbox.container.profile import Profile
-from vf.trainer.installed import OURS, Check
+from vf.trainer.installed_packages import OURS, Check
 from vf.trainer.run.plan import size_text
 
 FILES = 4096  # open files; each request to a server is one

@@ -42,8 +42,8 @@ from vf.trainer.learning.model.lora_targets import lora_targets
 from vf.trainer.learning.model.quantized import check_quantized
 from vf.trainer.processes.devices import check_devices, check_server_devices
 from vf.trainer.processes.launch import is_sharded, outer_environ, processes_to_launch
+from vf.trainer.run.components import make_environments, make_renderer
 from vf.trainer.run.first_prompts import FirstPrompts, measure
-from vf.trainer.run.parts import make_environments, make_renderer
 from vf.trainer.run.plan import Memory, Plan
 from vf.trainer.run.run_environment import RunEnvironment
 from vf.trainer.run.worker_count import cores, worker_count

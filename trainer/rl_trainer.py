@@ -18,7 +18,7 @@ from vf.trainer.learning.batches.batch import Sample, build_samples
 from vf.trainer.learning.batches.privileged_prompts import Privileged
 from vf.trainer.learning.batches.streaming import StepBatch, at_the_end
 from vf.trainer.learning.objective import UpdateStats
-from vf.trainer.processes.fleets import open_fleet
+from vf.trainer.processes.placement import open_fleet
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vf.inference.settings import VllmSettings
-from vf.trainer.installed import check_packages, check_vllm, unmet
+from vf.trainer.installed_packages import check_packages, check_vllm, unmet
 from vf.trainer.machine import (
     Gpu,
     check_build,

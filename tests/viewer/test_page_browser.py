@@ -16,7 +16,7 @@ from tests.viewer.pages import append, line, make_run
 from tests.viewer.test_evaluations import results, scored
 from vf.traces.view.sources import find_sources
 from vf.traces.view.write_page import write_page
-from vf.trainer.watching.about import AboutFolders
+from vf.trainer.watching.page_details import AboutFolders
 from vf.viewer.live import LiveServer
 from vf.viewer.page import offline_page
 from vf.viewer.watch import Watch

@@ -21,15 +21,15 @@ from vf.runtime.errors import TrainingError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 from vf.traces.writer import TraceWriter
-from vf.trainer.collecting.background import BackgroundLoop
+from vf.trainer.collecting.background_loop import BackgroundLoop
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
 from vf.trainer.collecting.runners import Ended, InProcess
 from vf.trainer.collecting.worker_pool import WorkerPool
 from vf.trainer.collecting.worker_setup import WorkerSetup
+from vf.trainer.run.components import token_models
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
-from vf.trainer.run.parts import token_models
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.overlap import steps_ahead

@@ -20,7 +20,7 @@ from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
 from vf.trainer.collecting.mixture import Mixture
-from vf.trainer.collecting.places import Places
+from vf.trainer.collecting.rollout_slots import RolloutSlots
 from vf.trainer.collecting.runners import Ended, Runner
 from vf.trainer.collecting.step_rollouts import StepRollouts, check_failures, is_overlong
 from vf.trainer.run.group import Group
@@ -105,7 +105,7 @@ class Orchestrator:
         self._on_trace = on_trace
         self._beat = beat
         self._note = note
-        self._places = Places(args.max_concurrent, args.eval_share)
+        self._slots = RolloutSlots(args.max_concurrent, args.eval_share)
         self._open: dict[int, StepRollouts] = {}
         self._waiting: dict[int, Queue] = {}  # steps that were saved, and may not start yet
         self._live: dict[Activity, int] = {}  # with their step
@@ -327,7 +327,7 @@ class Orchestrator:
             if rank is not None and member.environment.brings_sandboxes:  # else `evaluate` has
                 await self.runner.prefetch(member.name, [task])  # holds no place: others overtake
             activity.enter("place")
-            async with self._places.hold(rank):
+            async with self._slots.hold(rank):
                 start = partial(
                     self.runner.rollout,
                     member.name,

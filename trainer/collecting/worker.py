@@ -41,7 +41,7 @@ from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
 from vf.trainer.collecting.worker_leases import RemoteLeases
 from vf.trainer.collecting.worker_setup import Doing, Scored, WorkerSetup
-from vf.trainer.run.parts import make_environments, make_renderer, token_models
+from vf.trainer.run.components import make_environments, make_renderer, token_models
 from vf.trainer.run.run_folder import LOG_FORMAT
 
 REPORT_SECONDS = 0.25  # between two reports of what the rollouts do

@@ -31,10 +31,10 @@ from vf.runtime.peers import Peer
 from vf.traces.task import Task
 from vf.traces.trace import Failure, Origin, StopReason, Trace
 from vf.trainer.collecting.runners import Ended
-from vf.trainer.collecting.worker_places import Worker, WorkerPlaces
 from vf.trainer.collecting.worker_process import run_worker
 from vf.trainer.collecting.worker_setup import WorkerSetup
-from vf.trainer.processes.fleets import size_of
+from vf.trainer.collecting.worker_slots import Worker, WorkerSlots
+from vf.trainer.processes.placement import size_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class WorkerPool:
         self._listening = AsyncExitStack()
         self._listener: Listener
         self._keepers: list[asyncio.Task[None]] = []
-        self._places = WorkerPlaces(setup.count, setup.config.args.max_concurrent)
+        self._slots = WorkerSlots(setup.count, setup.config.args.max_concurrent)
         # When workers ended in the last hour, and the tasks that were under way in them.
         self._losses: deque[tuple[float, Sequence[str]]] = deque()
         self._away: dict[int, float] = {}  # workers that have no place, since when
@@ -110,11 +110,11 @@ class WorkerPool:
         await asyncio.gather(*(self._prefetch(environment, task) for task in tasks))
 
     async def _prefetch(self, environment: str, task: Task) -> None:
-        async with self._places.hold(task) as (_, worker):
+        async with self._slots.hold(task) as (_, worker):
             try:
                 await worker.peer.call("prefetch", environment, [task])
             except WorkerLost:  # the rollout's worker fetches it then
-                self._places.leave(worker)
+                self._slots.leave(worker)
 
     async def rollout(
         self,
@@ -193,11 +193,11 @@ class WorkerPool:
             if activity is not None:
                 activity.enter("worker")
             suspect = sum(not worker.machine_lost for worker in lost) >= SUSPICIOUS
-            async with self._places.hold(task, activity, suspect=suspect) as (number, worker):
+            async with self._slots.hold(task, activity, suspect=suspect) as (number, worker):
                 try:
                     return await begin(number, worker.peer)
                 except WorkerLost:
-                    self._places.leave(worker)
+                    self._slots.leave(worker)
                     worker.broken.append(task.id)
                     lost.append(worker)
                 except (pickle.PicklingError, TypeError, AttributeError) as error:  # of pickling
@@ -242,10 +242,10 @@ class WorkerPool:
                         note=self._note,
                     )
                 except WorkerLost as error:
-                    self._places.leave(worker)
+                    self._slots.leave(worker)
                     self._count(str(error), worker.broken)
                 except PlacementError as error:
-                    self._places.leave(worker)
+                    self._slots.leave(worker)
                     worker.machine_lost = True
                     if worker.began:
                         self._count(str(error))
@@ -270,12 +270,12 @@ class WorkerPool:
 
     def _enter(self, worker: Worker, peer: Peer) -> None:
         worker.peer, worker.began, self._began = peer, True, True
-        self._places.enter(worker)
+        self._slots.enter(worker)
 
     def _fail(self, error: VfError) -> None:
         if self._failure is None:
             self._failure = error
-            self._places.fail(error)
+            self._slots.fail(error)
 
     def _placed(self, number: int) -> None:
         self._away.pop(number, None)

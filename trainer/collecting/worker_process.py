@@ -19,7 +19,7 @@ from vf.runtime.peers import Handler, Peer, RemoteError
 from vf.runtime.workers import in_thread
 from vf.trainer.collecting.worker_leases import Tenant
 from vf.trainer.collecting.worker_setup import MODULE, WorkerSetup
-from vf.trainer.processes.fleets import size_of
+from vf.trainer.processes.placement import size_of
 
 T = TypeVar("T")
 

@@ -97,8 +97,8 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
         ConfigError: A process of it fits on no node, or the settings do not fit a cluster.
     """
     from vf.cluster.launch_files import Job, NodeSize, job_name, nodes_needed, roles
-    from vf.trainer.processes.fleets import wanted
     from vf.trainer.processes.gpus import split_gpus
+    from vf.trainer.processes.placement import wanted
     from vf.trainer.run.worker_count import worker_count
     from vf.trainer.settings.load_config import load_config, overridden
 

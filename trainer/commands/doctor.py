@@ -16,7 +16,7 @@ from vf.runtime.terminal import ACCENT, BAD, CAUTION, GOOD, make_console, note_l
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vf.trainer.installed import Check
+    from vf.trainer.installed_packages import Check
     from vf.trainer.settings.config import Config
 
 EXAMPLES = """\
@@ -100,7 +100,7 @@ def _doctor(args: argparse.Namespace) -> int:
 def _checks(config: Config | None) -> Iterator[Check]:
     """Yield the checks of this machine, and of a run on it."""
     from vf.inference.settings import VllmSettings
-    from vf.trainer.installed import check_packages, check_vllm
+    from vf.trainer.installed_packages import check_packages, check_vllm
     from vf.trainer.machine import (
         check_containers,
         check_disk,
@@ -132,7 +132,7 @@ def _checks(config: Config | None) -> Iterator[Check]:
 
 def _split(config: Config, total: int) -> tuple[Config, list[Check]]:
     """Return a config in which the GPUs are shared out, and a check that says how, if any are."""
-    from vf.trainer.installed import Check
+    from vf.trainer.installed_packages import Check
     from vf.trainer.processes.gpus import split_gpus
 
     filled, why = split_gpus(config, total)
@@ -146,7 +146,7 @@ def _run(config: Config) -> Iterator[Check]:
     from vf.runtime.calling import call
     from vf.trainer.learning.model.quantized import check_quantized
     from vf.trainer.processes.devices import check_devices, check_server_devices
-    from vf.trainer.run.parts import make_environments
+    from vf.trainer.run.components import make_environments
     from vf.trainer.watching.trackers import check_trackers
 
     async def check_all() -> None:
@@ -173,7 +173,7 @@ def _memory(config: Config, gigabytes: float | None = None) -> Iterator[Check]:
         config: The run.
         gigabytes: Of each GPU; by default, this machine's device.
     """
-    from vf.trainer.installed import Check
+    from vf.trainer.installed_packages import Check
     from vf.trainer.learning.memory.fit import Device, check_fit, disk_needed, plan_memory, settle
     from vf.trainer.machine import check_disk
     from vf.trainer.preflight import model_shape, read_model_config
@@ -204,7 +204,7 @@ def _memory(config: Config, gigabytes: float | None = None) -> Iterator[Check]:
 
 def _try(name: str, *bodies: Callable[[], None], said: str = "") -> Iterator[Check]:
     """Yield a check for each error that bodies raise; or, if asked for, one that all is well."""
-    from vf.trainer.installed import Check
+    from vf.trainer.installed_packages import Check
 
     fine = True
     for body in bodies:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from vf.trainer.saving.export import Exported
-    from vf.trainer.saving.source import Source
+    from vf.trainer.saving.export_source import Source
 
 EPILOG = """\
 examples:
@@ -81,7 +81,7 @@ def _export(args: argparse.Namespace) -> None:
         warnings.simplefilter("ignore")  # from libraries; what matters here is an error
         quiet_transformers()
         from vf.trainer.saving.export import export
-        from vf.trainer.saving.source import Source, find_checkpoint
+        from vf.trainer.saving.export_source import Source, find_checkpoint
 
         checkpoint = find_checkpoint(args.run, args.checkpoint)
         show(console, [("from", str(checkpoint))])

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from vf.runtime.errors import ConfigError
 from vf.runtime.terminal import note_line, show
 from vf.trainer.processes.cluster_ranks import Ranks, run_ranks
-from vf.trainer.processes.fleets import cluster_fleet, wanted
 from vf.trainer.processes.launch import FLEET
+from vf.trainer.processes.placement import cluster_fleet, wanted
 from vf.trainer.run.run_folder import make_folder
 from vf.trainer.settings.write_config import to_toml
 

@@ -155,7 +155,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
 def _find(args: argparse.Namespace) -> tuple[Checkpoint, dict[str, Any]]:
     """Return where the weights lie, and the settings of the run that they are from."""
     from vf.inference.model_files import Checkpoint
-    from vf.trainer.saving.source import Source, find_checkpoint, is_run
+    from vf.trainer.saving.export_source import Source, find_checkpoint, is_run
 
     path = Path(args.model).expanduser()
     if not is_run(path):

@@ -261,7 +261,7 @@ def _dry_run(plan: Plan, console: Console) -> int:
 
 
 def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Console) -> None:
-    from vf.trainer.watching.verdict import verdict
+    from vf.trainer.watching.bottleneck import verdict
 
     run = link(folder.path, shlex.quote(str(folder.path)))
     rows: list[tuple[str, str | Text]] = [

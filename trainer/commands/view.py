@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace) -> int:
         return _export(find_sources(args.paths), args)
     if args.plain:
         return _print(find_sources(args.paths))
-    from vf.trainer.watching.about import AboutFolders
+    from vf.trainer.watching.page_details import AboutFolders
 
     watch = Watch(args.paths, AboutFolders())
     watch.scan()

@@ -29,8 +29,8 @@ from vf.trainer.saving.checkpoint_files import (
     set_aside_later,
     step_of,
 )
-from vf.trainer.saving.compare import check_fits
 from vf.trainer.saving.save_timer import SaveTimer
+from vf.trainer.saving.settings_changes import check_fits
 
 
 class Keeper:

@@ -21,6 +21,7 @@ from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.sharding.checkpoint_shards import PARAMETERS
 from vf.trainer.saving.checkpoint import open_tensors
+from vf.trainer.saving.export_source import Source
 from vf.trainer.saving.merging import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -28,7 +29,6 @@ from vf.trainer.saving.merging import (
     merge,
     read_adapter,
 )
-from vf.trainer.saving.source import Source
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

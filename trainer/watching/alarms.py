@@ -12,7 +12,7 @@ do not count. ρ is Spearman's rank correlation.
   than twice the standard error of its change: the model learns to avoid penalties instead.
 - *voids*: rollouts without a reward are more frequent in tasks with lower rewards (Mantel's test, z
   ≥ 3 over the last steps), or their share rises, by more than three standard errors and two
-  percentage points, while the mean reward does: see :mod:`~vf.trainer.watching.voids`.
+  percentage points, while the mean reward does: see :mod:`~vf.trainer.watching.missing_rewards`.
 - *rewrites*: half of a step's calls, or more, start a new context instead of extending one: an
   agent rewrites its history, and all of it is computed again.
 - *kl*: sampler and learner disagree: KL(sampler ‖ learner) is above 0.01 nats.
@@ -23,48 +23,73 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import fmean, variance
 from typing import Any
 
-from vf.inference.model import filters_used
 from vf.traces.branching import OFTEN, Branching
 from vf.traces.trace import Trace
 from vf.trainer.run.group import Group
+from vf.trainer.run.metrics import Metrics, by_environment
 from vf.trainer.settings.config import TrainerArgs
-from vf.trainer.watching.voids import StepVoids, association, share_of, worst_tasks
+from vf.trainer.watching.kl_alarm import observe_kl
+from vf.trainer.watching.missing_rewards import StepVoids, association, share_of, worst_tasks
 
 ROLLOUTS = 512  # the newest, over which correlations are computed
 MIN_ROLLOUTS = 256  # below which there is no correlation
 STEPS = 20  # the newest; a trend compares their first half with their second
 CORRELATION = 0.8
-KL_THRESHOLD = 0.01  # nats, of any of the three estimates
 VOID_STEPS = 64  # the newest, over which voids are compared between tasks
 VOID_ERRORS = 3.0  # standard errors
 VOID_RISE = 0.02  # of their share; less is not worth a note
 _QUIET = 0.1  # how far below its threshold an alarm ends, so that it does not flicker
 
-_ADVICE = {
-    "length": (
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A sign that a run's reward or samples cannot be trusted.
+
+    Attributes:
+        meaning: What it says of the run, as the page shows it.
+        note: What the log and the display show when it begins; that of *kl* is composed.
+    """
+
+    meaning: str
+    note: str = ""
+
+
+ALARMS = {
+    "length": Alarm(
+        "reward and length go together",
         "reward and length go together (ρ = {value:+.2f} over the last {count} rollouts): read "
         "some traces. If the task does not call for it, the outcome may be judging length; see "
-        "verbosity and shorter in docs/rewards.md"
+        "verbosity and shorter in docs/rewards.md",
     ),
-    "errors": (
+    "errors": Alarm(
+        "reward goes together with failed tool calls",
         "reward goes together with failed tool calls (ρ = {value:+.2f} over the last {count} "
         "rollouts): read some traces. What an error achieves may be paid for; see tool_errors in "
-        "docs/rewards.md"
+        "docs/rewards.md",
     ),
-    "outcome": (
+    "outcome": Alarm(
+        "the outcome fell while the reward rose",
         "over the last {count} steps the outcome fell while the reward rose: penalties are being "
-        "avoided at the outcome's cost. Lower their weights or the cap"
+        "avoided at the outcome's cost. Lower their weights or the cap",
     ),
-    "rewrites": "{said}",
-    "voids": (
+    "rewrites": Alarm(
+        "most calls of the agent began a new context instead of extending one",
+        "{said}",
+    ),
+    "voids": Alarm(
+        "rollouts end without a reward where they would have failed",
         "{share:.1%} of the rollouts of the last {count} steps ended without a reward, {how}. They "
         "are in no mean, so a model that brings them about instead of failing looks better than it "
         "is: with them as 0, the reward is {as_zero:.3f} instead of {reward:.3f}. Most are of the "
-        "tasks {tasks}; see logs/environment.log and their traces"
+        "tasks {tasks}; see logs/environment.log and their traces",
+    ),
+    "kl": Alarm(
+        "sampler and learner disagree: the sampled tokens came from another distribution than the "
+        "one that is trained",
     ),
 }
 
@@ -177,7 +202,7 @@ class Alarms:
         if level < threshold or name in self.ringing:
             return []
         self.ringing.add(name)
-        return [_ADVICE[name].format(**said)]
+        return [ALARMS[name].note.format(**said)]
 
 
 def _voids_rise(steps: Sequence[StepVoids]) -> bool:
@@ -187,109 +212,6 @@ def _voids_rise(steps: Sequence[StepVoids]) -> bool:
         return False
     shares, rewards = zip(*last, strict=True)
     return _change(shares, VOID_ERRORS) >= VOID_RISE and _change(rewards) > 0.0
-
-
-def observe_kl(
-    ringing: set[str],
-    metrics: Mapping[str, float],
-    args: TrainerArgs,
-    others: Sequence[TrainerArgs] = (),
-    *,
-    supported: bool = False,
-) -> tuple[dict[str, float], list[str]]:
-    """Check how far a step's learner was from its sampler.
-
-    Args:
-        ringing: The alarms that are on; ``kl`` is added or removed.
-        metrics: The step's, with ``kl_sample_train_v1`` to ``_v3`` if anything was trained.
-        args: ``[trainer.args]``; the note names only checks that apply to it.
-        others: The same, as they are in each environment.
-        supported: Whether the engine told which tokens its filters left.
-
-    Returns:
-        The metric ``alarm/kl``: 1 while it rings, else 0. And a note when it begins.
-    """
-    worst = max(abs(metrics.get(f"kl_sample_train_v{kind}", 0.0)) for kind in (1, 2, 3))
-    if worst <= KL_THRESHOLD:
-        ringing.discard("kl")
-        return {"alarm/kl": 0.0}, []
-    if "kl" in ringing:
-        return {"alarm/kl": 1.0}, []
-    ringing.add("kl")
-    causes = _kl_causes(metrics, args, others, supported=supported)
-    checks = _kl_checks(metrics)
-    found = f"Likely cause: {causes[0]}" if causes else "No setting explains it"
-    rest = "; ".join(f"({place}) {check}" for place, check in enumerate(causes[1:] + checks, 1))
-    return {"alarm/kl": 1.0}, [
-        f"kl_sample_train is {worst:.3g} nats, above the threshold of {KL_THRESHOLD:g}: the tokens "
-        f"were sampled from another distribution than the one that is trained. {found}. Check in "
-        f"this order: {rest}"
-    ]
-
-
-def _kl_causes(
-    metrics: Mapping[str, float],
-    args: TrainerArgs,
-    others: Sequence[TrainerArgs],
-    *,
-    supported: bool,
-) -> list[str]:
-    """Return possible reasons for the disagreement, the likeliest first."""
-    checks = []
-    used = filters_used(*(others or [args]))
-    if used and not supported:
-        checks.append(
-            f"{', '.join(used)} leaves out tokens, and the engine did not tell which: it changes "
-            "what is sampled and not what is trained; set it neutral"
-        )
-    if _is_of_engine(metrics):
-        checks.append(
-            f"the engine computes differently (logprob_gap = {metrics['logprob_gap']:.2g} nats, "
-            "with the same weights): look at its dtype, quantisation, adapter and template; `vf-rl "
-            "mismatch` on the run's TOML tells what rounding explains"
-        )
-    stale = metrics.get("staleness/mean", 0.0)
-    if stale > 0:
-        checks.append(
-            f"tokens were {stale:.2g} versions old on average: max_steps_off_policy = 0 makes "
-            "them new, a lower learning_rate or a clipped loss bears it better"
-        )
-    if args.num_iterations > 1:
-        checks.append(
-            f"num_iterations = {args.num_iterations} trains on a batch again with weights that "
-            "have moved: use a clipped loss, or lower it"
-        )
-    if args.num_substeps > 1:
-        checks.append(
-            f"num_substeps = {args.num_substeps} trains on tokens of older weights: lower it or "
-            "learning_rate, or use a clipped loss"
-        )
-    return checks
-
-
-def _is_of_engine(metrics: Mapping[str, float]) -> bool:
-    """Return whether what the engine computes differently makes at least half of the KL's v2.
-
-    The mean of a size is at most the root of the mean square, so it makes ½·gap² at least.
-    """
-    gap, kl = metrics.get("logprob_gap"), metrics.get("kl_sample_train_v2")
-    return gap is not None and kl is not None and gap * gap >= kl
-
-
-def _kl_checks(metrics: Mapping[str, float]) -> list[str]:
-    """Return what is worth a look whatever the cause is."""
-    gap = metrics.get("logprob_gap")
-    checks = []
-    if gap is not None and not _is_of_engine(metrics):
-        checks.append(
-            f"logprob_gap = {gap:.2g} nats is what engine and trainer differ by with the same "
-            "weights, on a probe: too little, unless the rollouts are unlike the probe"
-        )
-    return [
-        *checks,
-        "ratio/p99 and ratio/max: whether few tokens make it, or all; `vf-rl mismatch RUN` shows "
-        "which",
-    ]
 
 
 def spearman(xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -327,3 +249,83 @@ def _change(values: Sequence[float], errors: float = 2.0) -> float:
     change = fmean(after) - fmean(before)
     error = math.sqrt(variance(before) / len(before) + variance(after) / len(after))
     return change if abs(change) > max(errors * error, 1e-6) else 0.0
+
+
+class RunAlarms:
+    """Watches the rewards of each environment; they are not comparable between environments.
+
+    Args:
+        args: By the environment's name, ``[trainer.args]`` as they are there.
+    """
+
+    def __init__(self, args: Mapping[str, TrainerArgs]) -> None:
+        self._args = args
+        self._of = {name: Alarms() for name in args}
+        self._ringing: set[str] = set()  # those of the whole run
+
+    def observe(
+        self, groups: Sequence[Group], metrics: Metrics, args: TrainerArgs
+    ) -> tuple[Metrics, list[str]]:
+        """Add a step's rollouts.
+
+        Args:
+            groups: The step's.
+            metrics: The same step's.
+            args: ``[trainer.args]``.
+
+        Returns:
+            The alarms' metrics: of each environment, and of all the one that is farthest from 0.
+            And a note for every alarm that begins.
+        """
+        found: dict[str, Metrics] = {}
+        notes: list[str] = []
+        for name, alarms in self._of.items():
+            own = [group for group in groups if group.environment == name]
+            if not own and len(self._of) > 1:
+                continue  # the step has none of its tasks
+            found[name], said = alarms.observe(own)
+            notes += [f"{name}: {note}" if len(self._of) > 1 else note for note in said]
+        worst = {
+            key: max((each[key] for each in found.values()), key=abs)
+            for key in next(iter(found.values()), {})
+        }
+        supported = any(
+            branch.supports
+            for group in groups
+            for trace in group.traces
+            for branch in trace.branches
+        )
+        others = [*self._args.values()]
+        kl, said = observe_kl(self._ringing, metrics, args, others, supported=supported)
+        return by_environment(found, len(self._of)) | worst | kl, notes + said
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, as JSON values."""
+        return {
+            "ringing": sorted(self._ringing),
+            "environments": {name: alarms.state() for name, alarms in self._of.items()},
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Resume; an environment that was not there begins without a past."""
+        saved = dict(state.get("environments", {}))
+        if "rollouts" in state:  # as it was written when a run had one environment
+            saved = {next(iter(self._of)): state}
+        self._ringing = {"kl"} & set(state.get("ringing", []))
+        for name in self._of.keys() & saved.keys():
+            self._of[name] = Alarms(**saved[name])
+
+
+def ringing(lines: Sequence[Metrics]) -> list[str]:
+    """Say of each alarm that ever rang what it means, how often it rang, and when last."""
+    rang: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name.startswith("alarm/") and value is not None and abs(value) >= CORRELATION:
+                rang.setdefault(name.removeprefix("alarm/"), []).append(line["step"])
+    said = []
+    for name, steps in sorted(rang.items(), key=lambda each: -each[1][-1]):
+        often = f"in {len(steps)} steps, last in step" if len(steps) > 1 else "in step"
+        meaning = f": {ALARMS[name].meaning}" if name in ALARMS else ""
+        said.append(f"{name}, {often} {steps[-1]:g}{meaning}. logs/trainer.log says what to check.")
+    return said

@@ -16,7 +16,7 @@ from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics, by_environment
 from vf.trainer.settings.config import TrainerArgs
-from vf.trainer.watching.voids import StepVoids
+from vf.trainer.watching.missing_rewards import StepVoids
 
 
 def step_metrics(

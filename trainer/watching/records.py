@@ -12,10 +12,10 @@ from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
+from vf.trainer.watching.alarms import RunAlarms
 from vf.trainer.watching.metrics import step_metrics
-from vf.trainer.watching.notes import Silence, baseline_notes, step_notes
 from vf.trainer.watching.report import Report
-from vf.trainer.watching.run_alarms import RunAlarms
+from vf.trainer.watching.step_notes import Silence, baseline_notes, step_notes
 from vf.trainer.watching.trackers import Tracker, open_trackers
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import time
 from vf.runtime.errors import ConfigError
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
-from vf.trainer.watching.about import about_run
 from vf.trainer.watching.conversations import choose, escape, render
+from vf.trainer.watching.page_details import about_run
 from vf.trainer.watching.plan_text import describe
 from vf.viewer.page import offline_page, write_offline
 from vf.viewer.runs import About

@@ -13,9 +13,9 @@ from vf.inference.settings import VllmSettings
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands.main import main
 from vf.trainer.processes.devices import narrow_devices
-from vf.trainer.processes.fleets import gpus_of_server
 from vf.trainer.processes.gpus import as_given, count_gpus, note_given, overrides, split_gpus
 from vf.trainer.processes.launch import GIVEN_GPUS, OUTER_DEVICES
+from vf.trainer.processes.placement import gpus_of_server
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import load_config, parse_config
 

@@ -17,8 +17,7 @@ import vf
 from vf.traces.trace import Fork, ForkKind, Score, ToolEvent, Turn
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
-from vf.trainer.watching.alarms import MIN_ROLLOUTS, STEPS, Alarms, spearman
-from vf.trainer.watching.run_alarms import RunAlarms
+from vf.trainer.watching.alarms import MIN_ROLLOUTS, STEPS, Alarms, RunAlarms, spearman
 
 Rollout = tuple[float, int, int]  # reward, tokens, failed calls
 

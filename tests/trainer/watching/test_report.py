@@ -23,8 +23,9 @@ from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching import conversations
-from vf.trainer.watching.about import AboutFolders, ringing
+from vf.trainer.watching.alarms import ringing
 from vf.trainer.watching.conversations import choose, render
+from vf.trainer.watching.page_details import AboutFolders
 from vf.trainer.watching.report import Report, write_report
 
 TIMES = {"generate": 6.0, "environment": 1.0, "train": 2.0, "wait": 1.0}

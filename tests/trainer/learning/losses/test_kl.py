@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from vf.trainer.learning.losses.kl import histogram, k1, k2, k3, ratio_quantiles, shaped_advantages
 from vf.trainer.settings.config import TrainerArgs
-from vf.trainer.watching.alarms import Alarms, observe_kl
+from vf.trainer.watching.alarms import Alarms
+from vf.trainer.watching.kl_alarm import observe_kl
 
 
 def draw(seed: int, count: int = 40) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,17 +12,17 @@ from contextlib import asynccontextmanager
 
 Rank = tuple[int, ...]
 
-AT_ONCE = 16  # places given in one pass of the event loop, so that its timers are not late
+AT_ONCE = 16  # slots given in one pass of the event loop, so that its timers are not late
 
 
-class Places:
-    """A number of places, which go first to the earliest step.
+class RolloutSlots:
+    """A number of slots, which go first to the earliest step.
 
     Evaluation rollouts hold at most their share while training rollouts wait, and may use whatever
-    these leave free. A place that is held is never taken away.
+    these leave free. A slot that is held is never taken away.
 
     Args:
-        total: How many places there are.
+        total: How many slots there are.
         eval_share: The share, over 0 and at most 1.
     """
 
@@ -37,10 +37,10 @@ class Places:
 
     @asynccontextmanager
     async def hold(self, rank: Rank | None) -> AsyncIterator[None]:
-        """Hold a place while the block runs.
+        """Hold a slot while the block runs.
 
         Args:
-            rank: Of a training rollout; the smallest gets the next place. None for evaluation.
+            rank: Of a training rollout; the smallest gets the next slot. None for evaluation.
         """
         turn = asyncio.get_running_loop().create_future()
         if rank is None:

@@ -66,7 +66,7 @@ class _Turn:
     granted: asyncio.Future[Worker]
 
 
-class WorkerPlaces:
+class WorkerSlots:
     """The workers that are ready, and the work that waits for one.
 
     Each takes its part of the rollouts and a few more, also while others are still to come or are

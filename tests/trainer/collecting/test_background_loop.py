@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vf.trainer.collecting.background import BackgroundLoop
+from vf.trainer.collecting.background_loop import BackgroundLoop
 
 
 class JustInTime(concurrent.futures.Future[int]):

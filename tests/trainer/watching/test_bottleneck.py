@@ -16,9 +16,9 @@ from vf.sandbox.hosting.settings import DOCKER
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config
-from vf.trainer.watching.advice import MOST
+from vf.trainer.watching.bottleneck import STEPS, verdict
+from vf.trainer.watching.bottleneck_advice import MOST
 from vf.trainer.watching.step_clock import PARTS
-from vf.trainer.watching.verdict import STEPS, verdict
 
 VLLM = {"engine": "vllm"}
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from typing import Any
 
-from vf.trainer.collecting.places import AT_ONCE, Places
+from vf.trainer.collecting.rollout_slots import AT_ONCE, RolloutSlots
 
 
 async def settle() -> None:
@@ -35,11 +35,11 @@ class Holder:
 
 def test_the_earliest_step_comes_first_whoever_asked_first() -> None:
     async def scene() -> list[str]:
-        places, log = Places(1, 0.5), list[str]()
-        holder = Holder("first", places.hold((1, 0)), log)
+        slots, log = RolloutSlots(1, 0.5), list[str]()
+        holder = Holder("first", slots.hold((1, 0)), log)
         await settle()
         others = {
-            name: Holder(name, places.hold(rank), log)
+            name: Holder(name, slots.hold(rank), log)
             for name, rank in (("late", (3, 0)), ("early", (1, 7)), ("middle", (2, 1)))
         }
         await settle()
@@ -54,11 +54,11 @@ def test_the_earliest_step_comes_first_whoever_asked_first() -> None:
 
 def test_evaluation_takes_its_share_and_what_is_free() -> None:
     async def scene() -> tuple[list[str], list[str]]:
-        places, log = Places(4, 0.25), list[str]()
-        evaluating = [Holder(f"e{n}", places.hold(None), log) for n in range(6)]
+        slots, log = RolloutSlots(4, 0.25), list[str]()
+        evaluating = [Holder(f"e{n}", slots.hold(None), log) for n in range(6)]
         await settle()
         alone = list(log)  # nobody else wants a place
-        training = [Holder(f"t{n}", places.hold((1, n)), log) for n in range(6)]
+        training = [Holder(f"t{n}", slots.hold((1, n)), log) for n in range(6)]
         await settle()
         for holder in evaluating[:4]:
             await holder.leave()
@@ -75,10 +75,10 @@ def test_evaluation_takes_its_share_and_what_is_free() -> None:
 
 def test_training_never_starves_evaluation() -> None:
     async def scene() -> list[str]:
-        places, log = Places(2, 0.5), list[str]()
-        training = [Holder(f"t{n}", places.hold((1, n)), log) for n in range(5)]
+        slots, log = RolloutSlots(2, 0.5), list[str]()
+        training = [Holder(f"t{n}", slots.hold((1, n)), log) for n in range(5)]
         await settle()
-        Holder("e", places.hold(None), log)
+        Holder("e", slots.hold(None), log)
         await settle()
         await training[0].leave()
         await settle()
@@ -89,12 +89,12 @@ def test_training_never_starves_evaluation() -> None:
 
 def test_a_cancelled_wait_costs_no_place() -> None:
     async def scene() -> list[str]:
-        places, log = Places(1, 1.0), list[str]()
-        holder = Holder("held", places.hold((1, 0)), log)
+        slots, log = RolloutSlots(1, 1.0), list[str]()
+        holder = Holder("held", slots.hold((1, 0)), log)
         await settle()
-        waiting = Holder("cancelled", places.hold((1, 1)), log)
-        also = Holder("cancelled too", places.hold(None), log)
-        at_once = Holder("cancelled when it got it", places.hold((0, 0)), log)
+        waiting = Holder("cancelled", slots.hold((1, 1)), log)
+        also = Holder("cancelled too", slots.hold(None), log)
+        at_once = Holder("cancelled when it got it", slots.hold((0, 0)), log)
         await settle()
         waiting.task.cancel()
         also.task.cancel()
@@ -106,7 +106,7 @@ def test_a_cancelled_wait_costs_no_place() -> None:
                 break
         at_once.task.cancel()
         await settle()
-        last = Holder("last", places.hold((9, 9)), log)
+        last = Holder("last", slots.hold((9, 9)), log)
         await settle()
         await last.leave()
         return log
@@ -116,8 +116,8 @@ def test_a_cancelled_wait_costs_no_place() -> None:
 
 def test_places_that_come_free_at_once_leave_others_their_turn() -> None:
     async def scene() -> list[int]:
-        places, log = Places(1000, 0.5), list[str]()
-        holders = [Holder(f"{n}", places.hold((1, n)), log) for n in range(1000)]
+        slots, log = RolloutSlots(1000, 0.5), list[str]()
+        holders = [Holder(f"{n}", slots.hold((1, n)), log) for n in range(1000)]
         begun = [0]
         while begun[-1] < len(holders):
             await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from typing import Any
 import vf
 from vf.environments.episode import Activity
 from vf.runtime.errors import TrainingError
-from vf.trainer.collecting.worker_places import HOMES, NEAR, Worker, WorkerPlaces
+from vf.trainer.collecting.worker_slots import HOMES, NEAR, Worker, WorkerSlots
 
 SECONDS = 30.0
 
@@ -24,7 +24,7 @@ class Scene:
     """
 
     def __init__(self, count: int, rollouts: int) -> None:
-        self.places = WorkerPlaces(count, rollouts)
+        self.slots = WorkerSlots(count, rollouts)
         self.works: list[asyncio.Task[None]] = []
         self.at: dict[int, Worker] = {}  # by rollout
 
@@ -45,7 +45,7 @@ class Scene:
 
     async def _run(self, number: int, name: str) -> None:
         task = vf.Task(name, "?")
-        async with self.places.hold(task, Activity(task)) as (_, worker):
+        async with self.slots.hold(task, Activity(task)) as (_, worker):
             self.at[number] = worker
             await asyncio.Event().wait()
 
@@ -59,18 +59,18 @@ def test_the_first_worker_that_is_ready_leaves_the_others_their_parts() -> None:
         scene, first, second = Scene(2, 64), Worker(), Worker()
         await scene.begin(64)
         assert not scene.at
-        scene.places.enter(first)
+        scene.slots.enter(first)
         await scene.settle()
         assert len(first.live) == 32 + NEAR
-        scene.places.enter(second)
+        scene.slots.enter(second)
         await scene.settle()
         assert (len(first.live), len(second.live)) == (32 + NEAR, 32 - NEAR)
-        scene.places.leave(second)  # what it had does not pile onto the other
+        scene.slots.leave(second)  # what it had does not pile onto the other
         await scene.end(*(number for number, worker in scene.at.items() if worker is second))
         await scene.begin(24)
         assert len(first.live) == 32 + NEAR
         await scene.end(0, 1, 2)
-        assert len(first.live) == 32 + NEAR, "those that wait take the places that are free again"
+        assert len(first.live) == 32 + NEAR, "those that wait take the slots that are free again"
         await scene.end(*range(len(scene.works)))
         assert not first.live
 
@@ -80,9 +80,9 @@ def test_the_first_worker_that_is_ready_leaves_the_others_their_parts() -> None:
 def test_other_work_does_not_wait_for_the_place_of_a_rollout() -> None:
     async def main() -> None:
         scene, worker = Scene(2, 2), Worker()
-        scene.places.enter(worker)
+        scene.slots.enter(worker)
         await scene.begin(20)
-        async with scene.places.hold(vf.Task("group", "?")) as (_, found):
+        async with scene.slots.hold(vf.Task("group", "?")) as (_, found):
             assert found is worker
         assert len(worker.live) == 1 + NEAR
 
@@ -93,7 +93,7 @@ def test_rollouts_of_a_task_stay_together_until_their_worker_has_many_more() -> 
     async def main() -> None:
         scene, workers = Scene(2, 64), [Worker(), Worker()]
         for worker in workers:
-            scene.places.enter(worker)
+            scene.slots.enter(worker)
         await scene.begin(NEAR, "one")
         assert {id(worker) for worker in scene.at.values()} == {id(workers[0])}
         await scene.begin(1, "one")
@@ -104,29 +104,29 @@ def test_rollouts_of_a_task_stay_together_until_their_worker_has_many_more() -> 
 
 def test_the_workers_of_only_so_many_tasks_are_remembered_and_none_that_has_ended() -> None:
     async def main() -> None:
-        places, worker = WorkerPlaces(1, 1), Worker()
-        places.enter(worker)
+        slots, worker = WorkerSlots(1, 1), Worker()
+        slots.enter(worker)
         for number in range(HOMES + 5):
-            async with places.hold(vf.Task(str(number), "?")):
+            async with slots.hold(vf.Task(str(number), "?")):
                 pass
-        assert len(places._homes) == HOMES
-        places.leave(worker)
-        assert not places._homes
+        assert len(slots._homes) == HOMES
+        slots.leave(worker)
+        assert not slots._homes
 
     play(main)
 
 
 def test_all_that_waits_ends_with_the_failure_and_its_traceback_does_not_grow() -> None:
     async def main() -> None:
-        places = WorkerPlaces(1, 1)
+        slots = WorkerSlots(1, 1)
 
         async def wait() -> None:
-            async with places.hold(vf.Task("1", "?")):
+            async with slots.hold(vf.Task("1", "?")):
                 pass
 
         early = [asyncio.create_task(wait()) for _ in range(3)]
         await asyncio.sleep(0)
-        places.fail(TrainingError("no worker can run"))
+        slots.fail(TrainingError("no worker can run"))
         found = await asyncio.gather(*early, wait(), wait(), return_exceptions=True)
         assert [str(error) for error in found] == ["no worker can run"] * 5
         sizes = {len(traceback.extract_tb(error.__traceback__)) for error in found if error}

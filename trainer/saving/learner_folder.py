@@ -16,7 +16,7 @@ from vf.trainer.saving.checkpoint import (
     save_checkpoint,
 )
 from vf.trainer.saving.checkpoint_files import is_complete
-from vf.trainer.saving.source import find_checkpoint
+from vf.trainer.saving.export_source import find_checkpoint
 
 
 def save_to(target: Path, policy: Policy, tokenizer: Any) -> None:

@@ -12,17 +12,8 @@ from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import load_config
 from vf.trainer.settings.write_config import to_toml, without_secrets
-from vf.trainer.watching.alarms import CORRELATION
-from vf.trainer.watching.verdict import verdict
-
-_ALARMS = {
-    "kl": "sampler and learner disagree: the sampled tokens came from another distribution than "
-    "the one that is trained",
-    "length": "reward and length go together",
-    "errors": "reward goes together with failed tool calls",
-    "outcome": "the outcome fell while the reward rose",
-    "rewrites": "most calls of the agent began a new context instead of extending one",
-}
+from vf.trainer.watching.alarms import ringing
+from vf.trainer.watching.bottleneck import verdict
 
 
 def about_run(config: Config, lines: Sequence[Metrics]) -> dict[str, Any]:
@@ -64,21 +55,6 @@ class AboutFolders:
                 found = f"its settings are not shown: {error}"
             known = self._known[file] = (written, found)
         return known[1]
-
-
-def ringing(lines: Sequence[Metrics]) -> list[str]:
-    """Say of each alarm that ever rang what it means, how often it rang, and when last."""
-    rang: dict[str, list[float]] = {}
-    for line in lines:
-        for name, value in line.items():
-            if name.startswith("alarm/") and value is not None and abs(value) >= CORRELATION:
-                rang.setdefault(name.removeprefix("alarm/"), []).append(line["step"])
-    said = []
-    for name, steps in sorted(rang.items(), key=lambda each: -each[1][-1]):
-        often = f"in {len(steps)} steps, last in step" if len(steps) > 1 else "in step"
-        meaning = f": {_ALARMS[name]}" if name in _ALARMS else ""
-        said.append(f"{name}, {often} {steps[-1]:g}{meaning}. logs/trainer.log says what to check.")
-    return said
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:

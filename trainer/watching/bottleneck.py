@@ -13,7 +13,7 @@ from statistics import fmean
 
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config
-from vf.trainer.watching.advice import advise
+from vf.trainer.watching.bottleneck_advice import advise
 from vf.trainer.watching.step_clock import PARTS
 
 STEPS = 20  # that a verdict looks back on

@@ -22,7 +22,7 @@ from vf.traces.trace import Score, Turn
 from vf.trainer.run.group import Group
 from vf.trainer.watching.alarms import STEPS, Alarms
 from vf.trainer.watching.metrics import rollout_metrics
-from vf.trainer.watching.voids import StepVoids, association
+from vf.trainer.watching.missing_rewards import StepVoids, association
 
 RECORDED = Path(__file__).parent / "recorded"
 
