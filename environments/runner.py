@@ -86,31 +86,50 @@ async def rollout(
     return await _Rollout(episode).run_in_time()
 
 
-async def repeat_lost(
-    run: Callable[[], Awaitable[Trace]], ready: Callable[[], Awaitable[None]] | None = None
-) -> Trace:
-    """Run a rollout, and again from its start if the machine under it was lost.
+class Repeats:
+    """Decides whether a rollout is repeated from its start: if the machine under it was lost.
 
     The seed is the same each time, so nothing is gained by a loss. A sandbox's host might be lost
     through what runs in it, so after ``HOST_LOSSES`` repetitions the failure stands.
+
+    Args:
+        waits: Whether the caller waits for a server before each time. Otherwise an outage of the
+            server is a failure.
+    """
+
+    def __init__(self, *, waits: bool) -> None:
+        self._waits = waits
+        self._host_losses = 0
+
+    def repeat(self, trace: Trace) -> bool:
+        """Return whether the rollout that ended in this trace is repeated."""
+        if trace.error is None:
+            return False
+        if trace.error.boundary == HostLost.boundary and self._host_losses < HOST_LOSSES:
+            self._host_losses += 1
+        elif trace.error.boundary != ServerDown.boundary or not self._waits:
+            return False
+        log.warning("the rollout of %s is repeated: %s", trace.task.id, trace.error.message)
+        return True
+
+
+async def repeat_lost(
+    run: Callable[[], Awaitable[Trace]], ready: Callable[[], Awaitable[None]] | None = None
+) -> Trace:
+    """Run a rollout, and again as often as :class:`Repeats` has it.
 
     Args:
         run: Runs it once.
         ready: Waits before each time until the model's server can be asked, and raises where none
             comes back. Without it an outage of the server is a failure.
     """
-    losses = 0
+    repeats = Repeats(waits=ready is not None)
     while True:
         if ready is not None:
             await ready()
         trace = await run()
-        if trace.error is None:
+        if not repeats.repeat(trace):
             return trace
-        if trace.error.boundary == HostLost.boundary and losses < HOST_LOSSES:
-            losses += 1
-        elif trace.error.boundary != ServerDown.boundary or ready is None:
-            return trace
-        log.warning("the rollout of %s is repeated: %s", trace.task.id, trace.error.message)
 
 
 class _Rollout:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from vf.environments.episode import Activity
-from vf.environments.runner import repeat_lost
+from vf.environments.runner import Repeats
 from vf.evaluation.evaluate import Evaluation, Job, in_batches, run_jobs
 from vf.inference.leases import Leases
 from vf.inference.model import Sampling
@@ -284,17 +284,10 @@ class Orchestrator:
         self._waiting.clear()
 
     def _step(self, step: int) -> StepRollouts:
-        async def run(group: Group, seed: int, origin: Origin) -> Ended:
-            member = self.mixture.members[group.environment]
-            return await self._run(member, group.task, seed, origin, member.args.sampling)
-
-        async def score(group: Group, traces: Sequence[Trace]) -> list[Ended]:
-            return await self.runner.score_group(group.environment, traces)
-
         return StepRollouts(
             step,
-            run=run,
-            score=score,
+            run=self._run,
+            score=self.runner.score_group,
             doing=lambda task, doing: self._doing(task, doing, step),
             mixture=self.mixture,
             args=self._args,
@@ -328,32 +321,20 @@ class Orchestrator:
                 await self.runner.prefetch(member.name, [task])  # holds no place: others overtake
             activity.enter("place")
             async with self._slots.hold(rank):
-                start = partial(
-                    self.runner.rollout,
-                    member.name,
-                    task,
-                    sampling=sampling,
-                    seed=seed,
-                    origin=origin,
-                    activity=activity,
-                )
-                return await self._repeated(start, activity)
-
-    async def _repeated(self, start: Callable[[], Awaitable[Ended]], activity: Activity) -> Ended:
-        """Run a rollout until it is not lost with its server or with its sandbox's machine."""
-        ended: Ended
-
-        async def ready() -> None:
-            activity.enter("server")
-            await self._leases.available()
-
-        async def once() -> Trace:
-            nonlocal ended
-            ended = await start()
-            return ended.trace
-
-        await repeat_lost(once, ready)
-        return ended
+                repeats = Repeats(waits=True)
+                while True:
+                    activity.enter("server")
+                    await self._leases.available()
+                    ended = await self.runner.rollout(
+                        member.name,
+                        task,
+                        sampling=sampling,
+                        seed=seed,
+                        origin=origin,
+                        activity=activity,
+                    )
+                    if not repeats.repeat(ended.trace):
+                        return ended
 
     @contextmanager
     def _doing(self, task: Task, doing: str, step: int) -> Iterator[Activity]:

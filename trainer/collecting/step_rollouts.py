@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from vf.inference.model import Sampling
 from vf.inference.models.token_model import PromptTooLong
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.runtime.seeding import derive_seed
@@ -18,6 +19,7 @@ from vf.trainer.collecting.mixture import Mixture
 from vf.trainer.collecting.runners import Ended
 from vf.trainer.collecting.task_cursor import Draw
 from vf.trainer.run.group import Group
+from vf.trainer.run.run_environment import RunEnvironment
 from vf.trainer.settings.config import TrainerArgs
 
 ATTEMPTS = 3  # of one rollout, before its group does without it
@@ -30,8 +32,8 @@ class _Overlong(Exception):
         self.ended = ended
 
 
-Run = Callable[[Group, int, Origin], Awaitable[Ended]]
-Score = Callable[[Group, Sequence[Trace]], Awaitable[list[Ended]]]
+Run = Callable[[RunEnvironment, Task, int, Origin, Sampling], Awaitable[Ended]]
+Score = Callable[[str, Sequence[Trace]], Awaitable[list[Ended]]]
 Doing = Callable[[Task, str], AbstractContextManager[Any]]
 
 
@@ -47,8 +49,10 @@ class StepRollouts:
 
     Args:
         step: Number of the step.
-        run: Runs one rollout, given its group, its seed and which rollout of the run it is.
-        score: Scores a whole group, in place; for environments whose rubric has group rewards.
+        run: Runs one rollout, given its environment, its task, its seed, which rollout of the run
+            it is, and how to sample.
+        score: Scores a whole group, in place, given its environment's name; for environments whose
+            rubric has group rewards.
         doing: Lists an activity, given a task and what is done for it, while a block runs.
         mixture: Where tasks come from.
         args: ``[trainer.args]``.
@@ -228,7 +232,7 @@ class StepRollouts:
             return
         if self._together(group):
             with self._doing(group.task, "score"):
-                scored = await self._score(group, traces)
+                scored = await self._score(group.environment, traces)
             for ended in scored:
                 self._on_trace(ended)
         self._failures += [trace for trace in traces if trace.error is not None]
@@ -290,10 +294,12 @@ class StepRollouts:
 
     async def _one(self, group: Group, index: int) -> None:
         origin = Origin(self._step, group.number, index)
+        member = self._mixture.members[group.environment]
         tried = sum(trace.origin == origin for trace in group.failed)
         for attempt in range(tried, ATTEMPTS):
             seed = derive_seed(self._args.seed, "train", group.number, index, attempt)
-            found = await self._run(group, seed, origin)
+            sampling = member.args.sampling
+            found = await self._run(member, group.task, seed, origin, sampling)
             trace = found.trace
             if is_overlong(trace):
                 raise _Overlong(found)
