@@ -43,7 +43,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
         policy: The model that learns.
 
     Raises:
-        ConfigError: It is not installed here, or its settings do not fit the rest.
+        ConfigError: If it is not installed here, or its settings do not fit the rest.
     """
     config, renderer = setup.config, setup.renderer
     args, settings = config.args, config.inference
@@ -122,7 +122,7 @@ async def probe(
         largest.
 
     Raises:
-        ModelError: All servers failed; an outage is waited out.
+        ModelError: If all servers failed; an outage is waited out.
     """
     sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=policy.args.temperature, seed=0)
     while True:

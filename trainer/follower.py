@@ -33,8 +33,8 @@ def follow(config: Config) -> None:
         config: The run's settings, the same as rank 0's.
 
     Raises:
-        ConfigError: The model or a checkpoint cannot be loaded.
-        TrainingError: Rank 0 or another process is gone.
+        ConfigError: If the model or a checkpoint cannot be loaded.
+        TrainingError: If rank 0 or another process is gone.
     """
     from accelerate.utils import set_seed
 

@@ -70,9 +70,9 @@ class Learner:
         version: Of the weights that the sampler has; each :meth:`publish` counts it up.
 
     Raises:
-        ConfigError: A setting is wrong, the model cannot be loaded, or a package is missing.
-        EngineError: The engine does not start.
-        TrainingError: The engine does not sample from the model that is trained.
+        ConfigError: If a setting is wrong, the model cannot be loaded, or a package is missing.
+        EngineError: If the engine does not start.
+        TrainingError: If the engine does not sample from the model that is trained.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class Learner:
         """Return the learner of a run; it publishes nothing yet.
 
         Raises:
-            ConfigError: The model cannot be loaded.
-            EngineError: The engine does not start.
+            ConfigError: If the model cannot be loaded.
+            EngineError: If the engine does not start.
         """
         learner = cls.__new__(cls)
         learner._closing = Closing()
@@ -168,7 +168,7 @@ class Learner:
             for tokens that are not trained.
 
         Raises:
-            ConfigError: These are no samples, or the learner is closed.
+            ConfigError: If these are no samples, or the learner is closed.
         """
         self._check_open()
         _check_samples("forward", samples)
@@ -195,9 +195,9 @@ class Learner:
             ``entropy`` and the rest.
 
         Raises:
-            ConfigError: There is no such loss, these are no samples, or the learner is closed.
-            TrainingError: Your loss is at fault, memory ran out twice, or another trainer process
-                is gone.
+            ConfigError: If there is no such loss, these are no samples, or the learner is closed.
+            TrainingError: If your loss is at fault, memory ran out twice, or another trainer
+                process is gone.
         """
         self.accumulate(samples, loss_fn)
         return self.policy.measure()
@@ -206,8 +206,8 @@ class Learner:
         """Do :meth:`forward_backward`, without waiting for the metrics of other processes.
 
         Raises:
-            ConfigError: As there.
-            TrainingError: As there.
+            ConfigError: As :meth:`forward_backward`.
+            TrainingError: As :meth:`forward_backward`.
         """
         self._check_open()
         _check_samples("forward_backward", samples)
@@ -233,9 +233,9 @@ class Learner:
             What the step did: ``grad_norm``, ``loss``, ``tokens``, ``skipped`` and the rest.
 
         Raises:
-            ConfigError: There was no forward_backward, the rate is not a number of at least 0, or
-                the learner is closed.
-            TrainingError: Another trainer process is gone.
+            ConfigError: If there was no forward_backward, the rate is not a number of at least 0,
+                or the learner is closed.
+            TrainingError: If another trainer process is gone.
         """
         self._check_open()
         if not (math.isfinite(learning_rate) and learning_rate >= 0.0):
@@ -280,9 +280,9 @@ class Learner:
             mean of \\|log q − log p\\| in nats.
 
         Raises:
-            TrainingError: Farther than ``inference.logprob_tolerance``.
-            EngineError: The weights could not be published.
-            ConfigError: The learner is closed.
+            TrainingError: If they differ by more than ``inference.logprob_tolerance``.
+            EngineError: If the weights could not be published.
+            ConfigError: If the learner is closed.
         """
         from vf.trainer.engines import check_gap, probe
 
@@ -312,8 +312,8 @@ class Learner:
             path: Its folder; a checkpoint that is there already is replaced.
 
         Raises:
-            ConfigError: There is something else, or the learner is closed.
-            CheckpointError: It could not be written; what was there is whole.
+            ConfigError: If there is something else, or the learner is closed.
+            CheckpointError: If it could not be written; what was there is whole.
         """
         from vf.trainer.saving.learner_folder import save_to
 
@@ -331,7 +331,7 @@ class Learner:
             How many optimizer steps had been taken.
 
         Raises:
-            ConfigError: It is unreadable, of another model or adapter, or the learner is closed.
+            ConfigError: If it is unreadable, of another model or adapter, or the learner is closed.
         """
         from vf.trainer.saving.learner_folder import load_from
 

@@ -29,10 +29,10 @@ def measure_config(config: Config, say: Callable[[str], None] = lambda _: None) 
         say: Called with what is being done.
 
     Raises:
-        ConfigError: A setting is wrong, the run is of several processes or on a cluster, or no
+        ConfigError: If a setting is wrong, the run is of several processes or on a cluster, or no
             token was sampled.
-        TrainingError: Too many rollouts failed.
-        EngineError: The engine did not start, or died.
+        TrainingError: If too many rollouts failed.
+        EngineError: If the engine did not start, or died.
     """
     if is_elsewhere(config) or processes_to_launch(config) > 1:
         raise ConfigError(
@@ -60,9 +60,9 @@ def measure_step(trainer: RLTrainer, say: Callable[[str], None] = lambda _: None
         say: Called with what is being done.
 
     Raises:
-        ConfigError: No token was sampled.
-        TrainingError: Too many rollouts failed.
-        EngineError: The engine died.
+        ConfigError: If no token was sampled.
+        TrainingError: If too many rollouts failed.
+        EngineError: If the engine died.
     """
     say("sampling a step's rollouts ...")
     trainer.collector.open(1, version=0)

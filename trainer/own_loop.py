@@ -64,9 +64,9 @@ async def rollouts(
         The traces, grouped by task. Some may have failed (``Trace.error``): they have no reward.
 
     Raises:
-        ConfigError: There are no tasks, a setting is out of range, or something that the
+        ConfigError: If there are no tasks, a setting is out of range, or something that the
             environment needs is missing.
-        TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
+        TrainingError: If more rollouts failed than ``max_error_rate`` allows; names the cause.
     """
     if not 0.0 <= max_error_rate <= 1.0:
         raise ConfigError(f"max_error_rate = {max_error_rate}: it is a share, from 0 to 1")
@@ -112,9 +112,9 @@ def samples(
             reward still counts in its group.
 
     Raises:
-        ConfigError: A setting is wrong; two tasks have one id; the traces hold no tokens; or every
-            group has a single rollout, so that there is nothing to compare it with.
-        TrainingError: Not one trace has a reward; names the most frequent cause.
+        ConfigError: If a setting is wrong; two tasks have one id; the traces hold no tokens; or
+            every group has a single rollout, so that there is nothing to compare it with.
+        TrainingError: If not one trace has a reward; names the most frequent cause.
     """
     from vf.trainer.learning.batches.batch import build_samples
 

@@ -71,7 +71,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         say: Called with what is being done, where that takes a while.
 
     Raises:
-        ConfigError: The environment, model, tokenizer, tasks or limits do not fit together, or
+        ConfigError: If the environment, model, tokenizer, tasks or limits do not fit together, or
             something that the environment needs is missing, such as a container engine.
     """
     config = bounded(config)
@@ -132,7 +132,7 @@ def _member(
     """Return an environment with its tasks, and the token ids of its first prompt.
 
     Raises:
-        ConfigError: Tasks, tools, template or limits do not fit together.
+        ConfigError: If tasks, tools, template or limits do not fit together.
     """
     tasks = take_tasks(environment, "train")
     if isinstance(environment, MultiAgentEnvironment):
@@ -161,7 +161,7 @@ def _check_roles(
     """Check that there is a role to train, and that its advantage can be found.
 
     Raises:
-        ConfigError: There is none, or a setting is not for roles.
+        ConfigError: If there is no role to train, or a setting is not for roles.
     """
     environment.check_settings()
     idle = next((task.id for task in tasks if not environment.trained_roles(task)), None)
@@ -182,7 +182,7 @@ def check_model(config: Config) -> Any:
     """Check model, devices, loss and engine, and return the model's config, transformers' own.
 
     Raises:
-        ConfigError: They are not there, or do not fit together.
+        ConfigError: If one of them is missing, or they do not fit together.
     """
     args, settings = config.args, config.inference
     check_devices(config)
@@ -234,7 +234,7 @@ def fitted(config: Config, model_config: Any) -> Fitted:
     """Find what "auto" means here, and check that trainer and server fit the memory.
 
     Raises:
-        ConfigError: There is not enough memory, there is nothing that LoRA could adapt, or there
+        ConfigError: If memory is short, there is nothing that LoRA could adapt, or there
             are no routers that ``router_aux_loss_coef`` or ``router_replay`` can use.
     """
     empty = empty_model(model_config)
@@ -267,7 +267,7 @@ def check_adapter(config: Config, model: Any) -> str:
     """Return what LoRA adapts, in one line.
 
     Raises:
-        ConfigError: The model has no such layers, or a vLLM server would leave the adapter out.
+        ConfigError: If the model has no such layers, or a vLLM server would leave the adapter out.
     """
     targets = lora_targets(model, config.args)
     if config.inference.in_process:
@@ -297,7 +297,7 @@ def _check_prompts(
         one line.
 
     Raises:
-        ConfigError: There are some and they are an error, or no task of a split seems to be left.
+        ConfigError: If overlong prompts are an error, or no task of a split seems to be left.
     """
     over = {index for index, size in prompts.lengths.items() if size > args.max_prompt_len}
     known = [tasks[index].id for index in sorted(over) if index < len(tasks)]
@@ -327,7 +327,7 @@ def read_model_config(name: str) -> Any:
         name: A folder, ``tiny``, or a hub name.
 
     Raises:
-        ConfigError: There is no such model, or it cannot be read.
+        ConfigError: If there is no such model, or it cannot be read.
     """
     from transformers import AutoConfig
 

@@ -269,9 +269,9 @@ def profile_step(trainer: RLTrainer) -> StepProfile:
         trainer: One that has not begun to train.
 
     Raises:
-        TrainingError: ``max_steps`` went by without two steps to learn from, or too many rollouts
-            failed.
-        EngineError: The engine died.
+        TrainingError: If ``max_steps`` went by without two steps to learn from, or too many
+            rollouts failed.
+        EngineError: If the engine died.
     """
     device, dtype = trainer.policy.accelerator.device, trainer.policy.weights.module.dtype
     rate, how = matmul_rate(device, dtype)  # before rollouts begin, which may be on this device

@@ -78,8 +78,8 @@ class RLTrainer:
         collector: Runs the rollouts.
 
     Raises:
-        ConfigError: The model cannot be loaded.
-        EngineError: The engine does not start.
+        ConfigError: If the model cannot be loaded.
+        EngineError: If the engine does not start.
     """
 
     def __init__(self, plan: Plan, folder: RunFolder, display: Display | None = None) -> None:
@@ -142,9 +142,9 @@ class RLTrainer:
         If training ends early, by an error or Ctrl-C, the last finished step is saved first.
 
         Raises:
-            TrainingError: Too many rollouts failed, or the loss stays not finite.
-            EngineError: The engine died.
-            CheckpointError: The last checkpoint could not be written.
+            TrainingError: If too many rollouts failed, or the loss stays not finite.
+            EngineError: If the engine died.
+            CheckpointError: If the last checkpoint could not be written.
         """
         self._records.open(self.step_count)
         self._open_ahead()
@@ -171,8 +171,8 @@ class RLTrainer:
             The step's metrics. :meth:`train` writes them down; you do, if you call this yourself.
 
         Raises:
-            TrainingError: Too many rollouts failed, or the loss stays not finite.
-            EngineError: The engine died.
+            TrainingError: If too many rollouts failed, or the loss stays not finite.
+            EngineError: If the engine died.
         """
         self.collector.open(self.step_count + 1, version=self.step_count)
         self.step_count += 1
@@ -301,8 +301,8 @@ class RLTrainer:
             Metrics whose names begin with ``eval/``.
 
         Raises:
-            TrainingError: Too many rollouts failed, or none could be scored.
-            EngineError: The engine died.
+            TrainingError: If too many rollouts failed, or none could be scored.
+            EngineError: If the engine died.
         """
         self.collector.begin_evaluation(self.step_count)
         return self.collector.end_evaluation()
@@ -311,7 +311,7 @@ class RLTrainer:
         """Write a checkpoint of where the run stands, and return its folder.
 
         Raises:
-            CheckpointError: It could not be written.
+            CheckpointError: If it could not be written.
         """
         return self._keeper.save(self._progress())
 
@@ -333,7 +333,7 @@ class RLTrainer:
             checkpoint: Name of an earlier checkpoint to go back to, such as ``step-20``.
 
         Raises:
-            ConfigError: It does not fit, and the differences are listed; or it is damaged.
+            ConfigError: If it does not fit, and the differences are listed; or it is damaged.
         """
         with self.learner.training():
             progress = self._keeper.load(told, allow_changes=allow_changes, name=checkpoint)

@@ -32,11 +32,11 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
         ``runs/<name>/``.
 
     Raises:
-        ConfigError: The file or a setting is wrong, a package is missing, or the run needs several
-            processes, which only ``vf-rl`` starts.
-        TrainingError: Too many rollouts failed, the loss stays not finite, or the last checkpoint
-            could not be written.
-        EngineError: The engine did not start, or died.
+        ConfigError: If the file or a setting is wrong, a package is missing, or the run needs
+            several processes, which only ``vf-rl`` starts.
+        TrainingError: If too many rollouts failed, the loss stays not finite, or the last
+            checkpoint could not be written.
+        EngineError: If the engine did not start, or died.
     """
     from vf.inference.model_files import find_model
     from vf.runtime.extras import optional_packages

@@ -105,7 +105,7 @@ class BackgroundSampler:
         """Sample one completion.
 
         Raises:
-            ModelError: The server failed, or its answer is incomplete.
+            ModelError: If the server failed, or its answer is incomplete.
         """
         self.check()
         work = self.client.complete(prompt_ids, sampling, stop_token_ids, conversation)

@@ -116,8 +116,8 @@ class Collector:
         """Run a coroutine beside the rollouts, and wait for its result.
 
         Raises:
-            EngineError: The engine died.
-            TrainingError: Too many rollouts of a step ahead failed.
+            EngineError: If the engine died.
+            TrainingError: If too many rollouts of a step ahead failed.
         """
         return self._loop.call(work, self._watch)
 
@@ -129,8 +129,8 @@ class Collector:
         """Yield the groups of an open step as they finish.
 
         Raises:
-            TrainingError: Too many rollouts failed.
-            EngineError: The engine died.
+            TrainingError: If too many rollouts failed.
+            EngineError: If the engine died.
         """
         self._step = step
         while True:
@@ -161,8 +161,8 @@ class Collector:
         """Wait for the evaluation under way, and return its metrics; none if there is none.
 
         Raises:
-            TrainingError: Too many of its rollouts failed, or none could be scored.
-            EngineError: The engine died.
+            TrainingError: If too many of its rollouts failed, or none could be scored.
+            EngineError: If the engine died.
         """
         if self._evaluation is None:
             return {}

@@ -103,7 +103,7 @@ class SuccessRate:
         memory: What earlier outcomes still count after a further group, in [0, 1].
 
     Raises:
-        ConfigError: An argument is out of range.
+        ConfigError: If an argument is out of range.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Stages:
         window: Groups, the last of the stage, that the mean is over; a stage has at least as many.
 
     Raises:
-        ConfigError: A task has no such key, a stage has no task, or a number is out of range.
+        ConfigError: If a task has no such key, a stage has no task, or a number is out of range.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class League:
         memory: What earlier outcomes against an opponent still count after a further group.
 
     Raises:
-        ConfigError: A task has no such key, or an argument is out of range.
+        ConfigError: If a task has no such key, or an argument is out of range.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ def _by_key(tasks: Sequence[Task], by: str) -> dict[Any, list[Task]]:
     """Return tasks by what their info has under a key.
 
     Raises:
-        ConfigError: A task has no such key; says which there are.
+        ConfigError: If a task has no such key; says which there are.
     """
     groups: dict[Any, list[Task]] = {}
     for task in tasks:

@@ -75,8 +75,8 @@ def make_curriculum(
         where: The environment's table, for the errors.
 
     Raises:
-        ConfigError: There is none of this name (the nearest is suggested), or it does not take the
-            arguments, or one of them is out of range.
+        ConfigError: If there is none of this name (the nearest is suggested), or it does not take
+            the arguments, or one of them is out of range.
     """
     setting = f"{where}.curriculum"
     factory = find_curriculum(name, where)
@@ -111,7 +111,7 @@ def find_curriculum(name: str, where: str = "env") -> Callable[..., Any]:
         where: The environment's table, for the errors.
 
     Raises:
-        ConfigError: There is none of this name; the nearest is suggested.
+        ConfigError: If there is none of this name; the nearest is suggested.
     """
     setting = f"{where}.curriculum"
     if name in KNOWN:

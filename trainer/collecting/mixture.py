@@ -162,8 +162,8 @@ class Mixture:
         """Return the tasks of a step's groups, those of each environment spread over the step.
 
         Raises:
-            ConfigError: An environment has no task left.
-            TrainingError: A curriculum is at fault.
+            ConfigError: If an environment has no task left.
+            TrainingError: If a curriculum is at fault.
         """
         places = interleave(self._shares.counts(count))
         return [self._draw(self._names[place]) for place in places]
@@ -176,8 +176,8 @@ class Mixture:
             instead: Whether it takes the place of a group that came to nothing.
 
         Raises:
-            ConfigError: No task is left.
-            TrainingError: The curriculum is at fault.
+            ConfigError: If no task is left.
+            TrainingError: If the curriculum is at fault.
         """
         if not instead:
             self._shares.drew(self._names.index(environment))
@@ -196,7 +196,7 @@ class Mixture:
         """Take note of all groups of a step, and return what the user should know.
 
         Raises:
-            TrainingError: A curriculum is at fault.
+            TrainingError: If a curriculum is at fault.
         """
         notes = []
         for group in sorted(groups, key=lambda group: group.number):

@@ -133,7 +133,7 @@ class Orchestrator:
         """Wait for a group of an open step to finish; None once all have been returned.
 
         Raises:
-            TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
+            TrainingError: If more rollouts failed than ``max_error_rate`` allows; names the cause.
         """
         group = await self._open[step].next_group()
         if group is None:
@@ -144,9 +144,9 @@ class Orchestrator:
         """Raise the error that ended the rollouts of a step ahead, or keeps any from running.
 
         Raises:
-            TrainingError: More rollouts failed than ``max_error_rate`` allows, or worker processes
-                end again and again.
-            ConfigError: The environment cannot be made in a worker process.
+            TrainingError: If more rollouts failed than ``max_error_rate`` allows, or worker
+                processes end again and again.
+            ConfigError: If the environment cannot be made in a worker process.
         """
         self.runner.check()
         for rollouts in list(self._open.values()):
@@ -160,7 +160,7 @@ class Orchestrator:
             on_trace: Called with every rollout as it ends.
 
         Raises:
-            TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
+            TrainingError: If more rollouts failed than ``max_error_rate`` allows; names the cause.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -248,7 +248,7 @@ class Orchestrator:
         Steps that may not start yet wait until :meth:`open`.
 
         Raises:
-            ConfigError: It holds a task that the environment does not have.
+            ConfigError: If it holds a task that the environment does not have.
         """
         await self.stop()
         self.mixture.load(queue.cursor)

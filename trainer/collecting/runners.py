@@ -30,7 +30,7 @@ class Runner(Protocol):
         """Begin to get ready, without waiting for it.
 
         Raises:
-            ConfigError: Something that the environment needs is missing.
+            ConfigError: If something that the environment needs is missing.
         """
         ...
 
@@ -38,8 +38,8 @@ class Runner(Protocol):
         """Raise what keeps rollouts from running. For any thread.
 
         Raises:
-            TrainingError: Worker processes end again and again.
-            ConfigError: The environment cannot be made in a worker process.
+            TrainingError: If worker processes end again and again.
+            ConfigError: If the environment cannot be made in a worker process.
         """
         ...
 
@@ -51,7 +51,7 @@ class Runner(Protocol):
             tasks: The tasks.
 
         Raises:
-            ConfigError: A sandbox cannot be made as its task has it.
+            ConfigError: If a sandbox cannot be made as its task has it.
         """
         ...
 

@@ -104,7 +104,7 @@ class StepRollouts:
         A group that is too old is retried instead.
 
         Raises:
-            TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
+            TrainingError: If more rollouts failed than ``max_error_rate`` allows; names the cause.
         """
         while self.error is None:
             if self._finished:
@@ -159,7 +159,7 @@ class StepRollouts:
             saved_traces: Its traces, and maybe those of other steps.
 
         Raises:
-            ConfigError: The environment does not have one of the tasks.
+            ConfigError: If the environment does not have one of the tasks.
         """
         self._refills = state["refills"]
         for saved in state["groups"]:
@@ -248,8 +248,8 @@ class StepRollouts:
         """Leave a task out, and begin a group of another in place of its group.
 
         Raises:
-            TrainingError: ``overlong_prompts`` says that it ends the run.
-            ConfigError: No task is left.
+            TrainingError: If ``overlong_prompts`` says that it ends the run.
+            ConfigError: If no task is left.
         """
         error = ended.trace.error
         message = error.message if error is not None else ""
@@ -270,7 +270,7 @@ class StepRollouts:
         They are in the order of the seeds, not of arrival: a resumed run sums in the same order.
 
         Raises:
-            _Overlong: The task's first prompt is too long.
+            _Overlong: If the task's first prompt is too long.
         """
         args, ended = self._args, self._ended[group.number]
         started = math.ceil(args.rollouts_per_example * args.oversample)

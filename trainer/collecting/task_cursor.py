@@ -85,8 +85,8 @@ class TaskCursor:
         """Return the next task that neither rests nor is left out.
 
         Raises:
-            ConfigError: All are left out, or all that the curriculum chooses.
-            TrainingError: The curriculum is at fault.
+            ConfigError: If all are left out, or all that the curriculum chooses.
+            TrainingError: If the curriculum is at fault.
         """
         if len(self._left_out) == len(self._tasks):
             raise ConfigError(
@@ -126,7 +126,7 @@ class TaskCursor:
             What the user should know.
 
         Raises:
-            TrainingError: The curriculum is at fault.
+            TrainingError: If the curriculum is at fault.
         """
         args, rest = self._args, 0
         if not outcomes:

@@ -75,7 +75,7 @@ class Worker:
             silence: Seconds without a sign of life, after which the trainer's process is lost.
 
         Raises:
-            WorkerLost: The trainer's process cannot be reached.
+            WorkerLost: If the trainer's process cannot be reached.
         """
         self._peer = peer = await connect(self.handlers, "the trainer's process", silence)
         reports = asyncio.create_task(self._report(peer))
@@ -98,7 +98,7 @@ class Worker:
         """Make environments and models; may take minutes.
 
         Raises:
-            ConfigError: One cannot be made.
+            ConfigError: If an environment cannot be made.
         """
         assert self._peer is not None
         config, args = setup.config, setup.config.args

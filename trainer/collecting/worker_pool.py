@@ -99,8 +99,8 @@ class WorkerPool:
         """Raise what keeps workers from running.
 
         Raises:
-            TrainingError: They end again and again, or cannot begin.
-            ConfigError: The environment cannot be made in a worker.
+            TrainingError: If workers end again and again, or cannot begin.
+            ConfigError: If the environment cannot be made in a worker.
         """
         if self._failure is not None:
             raise fresh(self._failure)
@@ -131,8 +131,8 @@ class WorkerPool:
         Where worker after worker ends with it, it ends as a failure.
 
         Raises:
-            TrainingError: No worker can run.
-            ConfigError: The task cannot be sent to another process.
+            TrainingError: If no worker can run.
+            ConfigError: If the task cannot be sent to another process.
         """
 
         def begin(number: int, peer: Peer) -> Awaitable[Any]:
@@ -185,8 +185,8 @@ class WorkerPool:
             activity: Of a rollout.
 
         Raises:
-            WorkerLost: It is what ends workers, as far as can be seen.
-            ConfigError: The task cannot be sent to another process.
+            WorkerLost: If the work itself seems to end workers.
+            ConfigError: If the task cannot be sent to another process.
         """
         lost: list[Worker] = []
         while True:
@@ -284,7 +284,7 @@ class WorkerPool:
         """Note that there is no place for a worker, once until it has one again.
 
         Raises:
-            TrainingError: There has been none for any worker, for as long as one may take to begin.
+            TrainingError: If no worker has begun for as long as one may take to.
         """
         now, config = time.monotonic(), self._setup.config
         if number not in self._away:
@@ -305,7 +305,7 @@ class WorkerPool:
             tasks: Of each rollout that was under way in it.
 
         Raises:
-            TrainingError: That was too often.
+            TrainingError: If workers ended too often.
         """
         now, most = time.monotonic(), self._setup.config.rollouts.restarts_per_hour
         self._losses.append((now, tasks))

@@ -62,9 +62,9 @@ async def run_worker(
     Raises:
         WorkerLost: Always, if nothing else is raised: the process ended, or can no longer be
             reached.
-        PlacementError: There was no place for it, for now, or its machine was lost.
-        ConfigError: It cannot make its environment.
-        TrainingError: It cannot begin for another reason.
+        PlacementError: If there was no place for it, for now, or its machine was lost.
+        ConfigError: If the worker cannot make its environment.
+        TrainingError: If the worker cannot begin for another reason.
     """
     name = f"rollout worker {setup.number}"
     timeout = setup.config.rollouts.startup_timeout
@@ -171,7 +171,7 @@ async def _unless_ended(handle: Handle, name: str, work: asyncio.Task[T]) -> T:
     """Wait for work that needs a process; cancel it if this is cancelled.
 
     Raises:
-        WorkerLost: The process ended first.
+        WorkerLost: If the process ended first.
     """
     try:
         while not work.done():

@@ -105,7 +105,7 @@ class WorkerSlots:
             The work's number, and the worker.
 
         Raises:
-            VfError: No worker can run; see :meth:`fail`.
+            VfError: If no worker can run; see :meth:`fail`.
         """
         if self._failure is not None:
             raise fresh(self._failure)

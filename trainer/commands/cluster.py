@@ -94,7 +94,7 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
     """Return what a launch file says of a run. A run that SLURM gives one node can do without Ray.
 
     Raises:
-        ConfigError: A process of it fits on no node, or the settings do not fit a cluster.
+        ConfigError: If a process of it fits on no node, or the settings do not fit a cluster.
     """
     from vf.cluster.launch_files import Job, NodeSize, job_name, nodes_needed, roles
     from vf.trainer.processes.gpus import split_gpus
@@ -161,7 +161,7 @@ def _files(path: Path, config: Config) -> tuple[dict[str, str], list[str]]:
         Texts by name, the TOML's first; and settings that name the files there.
 
     Raises:
-        ConfigError: Two have one name, or it is more than a ConfigMap holds.
+        ConfigError: If two have one name, or it is more than a ConfigMap holds.
     """
     from vf.cluster.launch_files import POD_FOLDER
 

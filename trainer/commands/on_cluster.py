@@ -41,7 +41,7 @@ def run_on_cluster(
         check: Checks the settings, raising ConfigError, and returns the run's plan.
 
     Raises:
-        ConfigError: Something is wrong with the settings, or the cluster does not fit them.
+        ConfigError: If something is wrong with the settings, or the cluster does not fit them.
     """
     config = _absolute(config)
     fleet = cluster_fleet(config)
@@ -84,7 +84,7 @@ def submit(args: argparse.Namespace, config: Config, console: Console) -> int:
         console: Where to say what happens.
 
     Raises:
-        ConfigError: The cluster does not answer, or the run cannot go there as it is.
+        ConfigError: If the cluster does not answer, or the run cannot go there as it is.
     """
     from vf.cluster.ray_jobs import submit_job
 

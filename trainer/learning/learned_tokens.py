@@ -94,7 +94,7 @@ class Watch:
         A sample that was trained on twice in between has what came last.
 
         Raises:
-            TrainingError: Another trainer process is gone.
+            TrainingError: If another trainer process is gone.
         """
         self._ranks.tell([Together("objective.watch.take", ())] * self._ranks.count)
         found = self.take()

@@ -145,7 +145,7 @@ class Objective:
         watch: Keeps it; None without ``ranks``.
 
     Raises:
-        ConfigError: A custom loss cannot be found.
+        ConfigError: If a custom loss cannot be found.
     """
 
     def __init__(self, args: TrainerArgs, loss: Loss = None, ranks: Ranks | None = None) -> None:
@@ -187,7 +187,7 @@ class Objective:
             The loss, float32 ``[]`` with gradient; and float64 ``[S]`` on the CPU.
 
         Raises:
-            TrainingError: A custom loss returned something that is not one per token.
+            TrainingError: If a custom loss returned something that is not one per token.
         """
         args, mask = self._args, batch.loss_mask
         logprobs, entropy, observed, teacher_kl, _ = found

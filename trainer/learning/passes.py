@@ -94,7 +94,7 @@ class Passes:
         """Return work in smaller parts, where memory ran out.
 
         Raises:
-            TrainingError: It ran out before, or the parameters are sharded.
+            TrainingError: If it ran out before, or the parameters are sharded.
         """
         if self._sharding.together:
             raise TrainingError(
@@ -132,7 +132,7 @@ class Passes:
             phase: What this is called.
 
         Raises:
-            TrainingError: Memory ran out twice.
+            TrainingError: If memory ran out twice.
         """
 
         def one(work: Work) -> None:

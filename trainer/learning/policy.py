@@ -51,9 +51,9 @@ class Policy:
         args: ``[trainer.args]``.
 
     Raises:
-        ConfigError: The model or the reference cannot be loaded, a LoRA target module does not
+        ConfigError: If the model or the reference cannot be loaded, a LoRA target module does not
             exist, or a custom loss cannot be found.
-        TrainingError: Another trainer process is gone.
+        TrainingError: If another trainer process is gone.
 
     Attributes:
         passes: Over micro-batches.
@@ -136,8 +136,8 @@ class Policy:
             loss: Another than that of the settings, by name or as a function that can be pickled.
 
         Raises:
-            TrainingError: A custom loss is at fault, a sample is too long and refused, memory ran
-                out twice, or another trainer process is gone.
+            TrainingError: If a custom loss is at fault, a sample is too long and refused, memory
+                ran out twice, or another trainer process is gone.
         """
         args, count = self.args, self.ranks.count
         samples, too_long = fit(samples, args)
@@ -160,7 +160,7 @@ class Policy:
         Call it before a batch's first optimizer step, with what is trained on after it.
 
         Raises:
-            TrainingError: A sample is too long and refused, memory ran out twice, or another
+            TrainingError: If a sample is too long and refused, memory ran out twice, or another
                 trainer process is gone.
         """
         if Correction.of(self.args) is None:
@@ -219,7 +219,7 @@ class Policy:
             learning_rate: Of this step; by default that of the settings' course.
 
         Raises:
-            TrainingError: Another trainer process is gone.
+            TrainingError: If another trainer process is gone.
         """
         rate = self.learning_rate if learning_rate is None else learning_rate
         self._loads = [0] * self.ranks.count
@@ -246,7 +246,7 @@ class Policy:
         """Do this rank's part of :meth:`accumulate`.
 
         Raises:
-            TrainingError: A custom loss is at fault, memory ran out twice, or another trainer
+            TrainingError: If a custom loss is at fault, memory ran out twice, or another trainer
                 process is gone.
         """
         before = self._sums.clone()
@@ -370,9 +370,9 @@ class Policy:
         Those are the run's own, which may have been changed since. Each process does so for itself.
 
         Raises:
-            ConfigError: It is of another model or adapter, or of an optimizer that keeps other
+            ConfigError: If it is of another model or adapter, or of an optimizer that keeps other
                 moments.
-            RuntimeError: It cannot be read.
+            RuntimeError: If it cannot be read.
         """
         masters = dict(self.weights.masters.named())
         shapes = {name: self.sharding.shape(master) for name, master in masters.items()}

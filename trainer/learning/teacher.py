@@ -86,7 +86,7 @@ class Teacher:
                 contexts (:class:`~vf.trainer.learning.batches.privileged_prompts.Privileged`).
 
         Raises:
-            TrainingError: The teacher's server fails, memory ran out twice, or another trainer
+            TrainingError: If the teacher's server fails, memory ran out twice, or another trainer
                 process is gone.
         """
         if seen is not None:
@@ -133,7 +133,7 @@ class TeacherServer:
             tokenizer: The policy's.
 
         Raises:
-            ConfigError: It has not, or does not answer; names the fix.
+            ConfigError: If the server lacks one of these, or does not answer; names the fix.
         """
         root = self._client.base_url
         setting = f"trainer.args.teacher_base_url = {root!r}"
@@ -202,7 +202,7 @@ class TeacherServer:
         """Return samples with what the teacher says of their trained tokens.
 
         Raises:
-            TrainingError: The server does not answer, or not with what was asked for.
+            TrainingError: If the server does not answer, or not with what was asked for.
         """
         tasks: list[asyncio.Task[tuple[tuple[float, ...], Likeliest | None]]] = []
         try:
@@ -249,8 +249,8 @@ def likeliest(answers: Sequence[Mapping[str, Any]], k: int) -> Likeliest:
     """Read the k likeliest tokens at each position from vLLM's ``prompt_logprobs`` there.
 
     Raises:
-        KeyError: An answer is of another form.
-        ValueError: There are fewer.
+        KeyError: If an answer is of another form.
+        ValueError: If there are fewer.
     """
     # The token of the prompt is there too, and is behind the k if it is none of them.
     top = [sorted(each.items(), key=lambda item: item[1]["rank"])[:k] for each in answers]
@@ -266,7 +266,7 @@ def check_ids(samples: Sequence[Sample], vocabulary: int) -> None:
     """Check that a policy knows all tokens that a server has named.
 
     Raises:
-        TrainingError: It does not.
+        TrainingError: If the server names a token that the policy does not know.
     """
     told = [each.likeliest.ids for each in samples if each.likeliest is not None]
     largest = max((int(ids.max()) for ids in told), default=0)

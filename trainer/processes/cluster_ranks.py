@@ -57,7 +57,7 @@ def run_ranks(
         The exit code of the run.
 
     Raises:
-        ConfigError: They cannot be started.
+        ConfigError: If the processes cannot be started.
     """
     restarts: list[float] = []
     while True:
@@ -92,8 +92,8 @@ def place(fleet: Fleet, ranks: Ranks, handles: list[Handle]) -> None:
         handles: Receives what was placed, also if the rest fails.
 
     Raises:
-        ConfigError: They cannot be started.
-        PlacementError: A machine was lost.
+        ConfigError: If the processes cannot be started.
+        PlacementError: If a machine was lost.
     """
     main = ["python", "-m", "vf.trainer.commands.main"]
     variables = {**ranks.env, OWN_HOST: HOST}

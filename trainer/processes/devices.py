@@ -22,7 +22,7 @@ def narrow_devices(config: Config) -> None:
     Call it before torch is imported. Under a launcher it has already happened.
 
     Raises:
-        ConfigError: CUDA_VISIBLE_DEVICES leaves fewer devices than ``gpus`` names.
+        ConfigError: If CUDA_VISIBLE_DEVICES leaves fewer devices than ``gpus`` names.
     """
     devices = config.trainer.devices
     if devices is None or OUTER_DEVICES in os.environ or config.cluster.backend == "ray":
@@ -46,7 +46,7 @@ def check_devices(config: Config) -> None:
     """Check that the devices of ``[trainer] gpus`` exist and that this process may use them.
 
     Raises:
-        ConfigError: They do not, or ``gpus`` and the launcher disagree.
+        ConfigError: If devices are missing, or ``gpus`` and the launcher disagree.
     """
     devices, gpus = config.trainer.devices, config.trainer.gpus
     if devices is None or is_elsewhere(config):
@@ -72,7 +72,7 @@ def check_server_devices(config: Config) -> None:
     """Check that the devices of ``[inference] gpus`` exist, or that one server has them all.
 
     Raises:
-        ConfigError: They do not, or several servers would use the same.
+        ConfigError: If devices are missing, or several servers would use the same.
     """
     server = config.inference.started
     if server is None or config.cluster.backend == "ray":

@@ -111,8 +111,8 @@ def split_gpus(config: Config, total: int) -> Split:
         total: How many GPUs there are.
 
     Raises:
-        ConfigError: The servers ask for more than are left to them, or a GPU is named that is not
-            there.
+        ConfigError: If the servers ask for more than are left to them, or a GPU is named that is
+            not there.
     """
     settings = config.inference.started
     if not total or world().size > 1 or config.cluster.backend == "ray":
@@ -219,7 +219,7 @@ def share_of(settings: VllmSettings) -> Share:
     """Return what the servers' part of the GPUs must be.
 
     Raises:
-        ConfigError: A size in ``inference.args`` is not a whole number from 1, or
+        ConfigError: If a size in ``inference.args`` is not a whole number from 1, or
             ``gpus_per_replica`` does not fit them.
     """
     args, servers = given(settings), settings.replicas

@@ -81,7 +81,7 @@ def zero_stage() -> int | None:
     """Return which stage of DeepSpeed's ZeRO the launcher asked for, or None for no DeepSpeed.
 
     Raises:
-        ConfigError: DeepSpeed's own file cannot be read.
+        ConfigError: If DeepSpeed's own file cannot be read.
     """
     asked = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
     if world().size == 1 or not asked:
@@ -141,7 +141,7 @@ def sharing(config: Config) -> Sharing:
     """Return how a run's processes share the model, also before they are started.
 
     Raises:
-        ConfigError: ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
+        ConfigError: If ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
     """
     if world().size > 1:
         every = is_fsdp() and os.environ.get("FSDP_OFFLOAD_PARAMS", "").lower() == "true"
@@ -165,7 +165,7 @@ def check_deepspeed() -> None:
     """See that DeepSpeed is there.
 
     Raises:
-        ConfigError: It is not, or too old.
+        ConfigError: If DeepSpeed is missing or too old.
     """
     try:
         found = version("deepspeed")
@@ -183,7 +183,7 @@ def processes_to_launch(config: Config) -> int:
     """Return how many processes are still to be started: 0 where this one is all, or one of all.
 
     Raises:
-        ConfigError: ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
+        ConfigError: If ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
     """
     if world().size > 1 or FLEET in os.environ:
         return 0
@@ -195,7 +195,7 @@ def rank_count(config: Config) -> int:
     """Return how many processes the settings ask for to train.
 
     Raises:
-        ConfigError: ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
+        ConfigError: If ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
     """
     count = len(config.trainer.devices or [])
     if config.trainer.accelerate_config is not None:
@@ -207,7 +207,7 @@ def uses_cpu(config: Config) -> bool:
     """Return whether an Accelerate config, or ``ACCELERATE_USE_CPU``, asks for training on CPUs.
 
     Raises:
-        ConfigError: The Accelerate config cannot be read.
+        ConfigError: If the Accelerate config cannot be read.
     """
     path = config.trainer.accelerate_config
     if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true"):
@@ -232,7 +232,7 @@ def _read_accelerate_config(path: str) -> Any:
     """Return an Accelerate config for this machine.
 
     Raises:
-        ConfigError: It cannot be read, or is for several machines.
+        ConfigError: If it cannot be read, or is for several machines.
     """
     from accelerate.commands.config.config_args import load_config_from_file
 

@@ -26,8 +26,8 @@ def open_fleet(config: Config, workers: int) -> Fleet:
         workers: How many processes rollouts run in.
 
     Raises:
-        ConfigError: The cluster cannot be reached, or is too small.
-        PlacementError: What the run had reserved is gone.
+        ConfigError: If the cluster cannot be reached, or is too small.
+        PlacementError: If what the run had reserved is gone.
     """
     if config.cluster.backend == "local":
         from vf.cluster.local_fleet import LocalFleet
@@ -51,7 +51,7 @@ def cluster_fleet(config: Config) -> RayFleet:
     """Return a fleet on the Ray cluster that the settings name.
 
     Raises:
-        ConfigError: It cannot be reached, or Ray is not installed.
+        ConfigError: If the cluster cannot be reached, or Ray is not installed.
     """
     from vf.cluster.ray_fleet import RayFleet
 
@@ -73,7 +73,7 @@ def wanted(config: Config, *, workers: int, gpus: bool) -> list[tuple[Role, int,
         gpus: Whether the cluster has GPUs, or will. Otherwise trainer and servers use CPUs.
 
     Raises:
-        ConfigError: ``trainer.accelerate_config`` cannot be read.
+        ConfigError: If ``trainer.accelerate_config`` cannot be read.
     """
     cpu = config.trainer.gpus is None and (not gpus or uses_cpu(config))
     found: list[tuple[Role, int, Resources]] = [
@@ -96,7 +96,7 @@ def gpus_of_server(settings: VllmSettings, *, cpu: bool) -> int:
             ``gpus_per_replica`` says otherwise.
 
     Raises:
-        ConfigError: A size in ``inference.args`` is not a whole number from 1, or
+        ConfigError: If a size in ``inference.args`` is not a whole number from 1, or
             ``gpus_per_replica`` does not fit them.
     """
     share = share_of(settings)

@@ -51,7 +51,7 @@ def check_installed() -> None:
     """Check that there is a tmux to run in.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: If tmux is not installed.
     """
     if shutil.which("tmux") is None:
         raise ConfigError(
@@ -70,7 +70,7 @@ def open_session(folder: RunFolder, command: Sequence[str]) -> str:
         command: What runs it.
 
     Raises:
-        ConfigError: tmux cannot make a session.
+        ConfigError: If tmux cannot make a session.
     """
     logs = [folder.inference_log.absolute(), folder.environment_log.absolute()]
     inference, environments = (

@@ -16,7 +16,7 @@ def make_environments(config: Config) -> dict[str, Environment]:
     """Return the environments that a config asks for, by their names in the run.
 
     Raises:
-        ConfigError: There is none of an id, or its arguments are wrong.
+        ConfigError: If no environment has an id, or its arguments are wrong.
     """
     several = len(config.env) > 1
     made: dict[str, Environment] = {}
@@ -63,7 +63,7 @@ def make_renderer(config: Config) -> Renderer:
     """Return the renderer of a config's model.
 
     Raises:
-        ConfigError: Its tokenizer or its chat template cannot be used.
+        ConfigError: If its tokenizer or its chat template cannot be used.
     """
     settings = config.inference
     return Renderer.from_pretrained(

@@ -69,7 +69,7 @@ async def measure(
         say: Called with what is being done.
 
     Raises:
-        ConfigError: ``reset`` or ``close`` failed; names the environment, the task and, where a
+        ConfigError: If ``reset`` or ``close`` failed; names the environment, the task and, where a
             request failed, its URL.
     """
     if isinstance(environment, AgentEnvironment):

@@ -41,7 +41,7 @@ def choose_folder(config: _Run, stem: str) -> Path:
     """Return the folder of a new run, without making it.
 
     Raises:
-        ConfigError: ``run_name`` names a run that exists.
+        ConfigError: If ``run_name`` names a run that exists.
     """
     parent, name = Path(config.args.output_dir), config.args.run_name
     if name is not None:
@@ -62,7 +62,7 @@ def make_folder(config: _Run, stem: str) -> RunFolder:
     """Make the folder of a new run; of runs that start together, each gets its own.
 
     Raises:
-        ConfigError: ``run_name`` names a run that exists, or the folder cannot be made.
+        ConfigError: If ``run_name`` names a run that exists, or the folder cannot be made.
     """
     while True:
         folder = RunFolder(choose_folder(config, stem))
@@ -100,8 +100,8 @@ class RunFolder:
         """Make the folder.
 
         Raises:
-            FileExistsError: It exists.
-            ConfigError: It cannot be made.
+            FileExistsError: If the folder exists.
+            ConfigError: If the folder cannot be made.
         """
         try:
             self.path.mkdir(parents=True)
@@ -115,7 +115,7 @@ class RunFolder:
         """Make the folders inside, and send logs to their files.
 
         Raises:
-            ConfigError: Another process is working on the run.
+            ConfigError: If another process is working on the run.
         """
         self._claim()
         for folder in (self.traces, self.checkpoints, self.logs):

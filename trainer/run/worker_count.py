@@ -29,7 +29,7 @@ def worker_count(config: Config, cores: int, containers: int | None) -> tuple[in
         containers: That workers may have at once, each at least one; None for no bound.
 
     Raises:
-        ConfigError: Workers are wanted, and could not make the environment, or are more than its
+        ConfigError: If workers are wanted, and could not make the environment, or are more than its
             containers.
     """
     wanted = config.rollouts.workers

@@ -94,8 +94,8 @@ def begin_checkpoint(
         be written, as on a full disk; nothing of it is left then.
 
     Raises:
-        CheckpointError: It could not even be begun.
-        TrainingError: Another trainer process is gone.
+        CheckpointError: If writing could not even begin.
+        TrainingError: If another trainer process is gone.
     """
     target, temporary = folder / f"step-{progress.step}", folder / f".writing-{progress.step}"
     if is_complete(target):
@@ -159,7 +159,7 @@ def save_checkpoint(
     See :func:`begin_checkpoint`.
 
     Raises:
-        CheckpointError: It could not be written; nothing of it is left.
+        CheckpointError: If it could not be written; nothing of it is left.
     """
     return begin_checkpoint(folder, policy, tokenizer, progress, config).result()
 
@@ -176,7 +176,7 @@ def read_progress(path: Path) -> Progress:
     """Return where the run stood at a checkpoint.
 
     Raises:
-        ConfigError: It is unreadable.
+        ConfigError: If it is unreadable.
     """
     saved = read_saved(path)
     rollouts = path / ROLLOUTS
@@ -196,7 +196,7 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
     On rank 0 it is loaded into the policies of all trainer processes, each of which reads its part.
 
     Raises:
-        ConfigError: The checkpoint is unreadable, or of another model or adapter.
+        ConfigError: If the checkpoint is unreadable, or of another model or adapter.
     """
     stored = open_tensors(path)
     with _readable(path, stored.short_file or STATE):
@@ -220,7 +220,7 @@ def open_tensors(path: Path) -> Stored:
     """Return the tensors of a checkpoint, to be read.
 
     Raises:
-        ConfigError: They are unreadable, or in the format of an earlier version.
+        ConfigError: If they are unreadable, or in the format of an earlier version.
     """
     if (path / "state.pt").exists():
         raise ConfigError(

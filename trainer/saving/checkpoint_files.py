@@ -60,7 +60,7 @@ def named_checkpoint(folder: Path, name: str) -> Path:
     """Return the checkpoint of a run that was named, as ``step-20`` or ``20``.
 
     Raises:
-        ConfigError: There is none of that name; lists those that there are.
+        ConfigError: If there is none of that name; lists those that there are.
     """
     complete = {path.name: path for path in _complete(folder)}
     found = complete.get(name) or complete.get(f"step-{name}")
@@ -97,7 +97,7 @@ def read_saved(checkpoint: Path) -> dict[str, Any]:
     """Return where the run stood at a checkpoint, as it was written.
 
     Raises:
-        ConfigError: It is unreadable.
+        ConfigError: If it is unreadable.
     """
     try:
         saved: dict[str, Any] = json.loads((checkpoint / PROGRESS).read_text())
@@ -114,7 +114,7 @@ def finished(folder: RunFolder, args: LoopArgs) -> int | None:
         args: Its settings.
 
     Raises:
-        ConfigError: Its newest checkpoint is unreadable.
+        ConfigError: If its newest checkpoint is unreadable.
     """
     latest = latest_checkpoint(folder.checkpoints)
     if latest is None:
@@ -156,7 +156,7 @@ def find_best(folder: Path, reward: float | None) -> Path | None:
         reward: That reward; None if there was no evaluation.
 
     Raises:
-        ConfigError: A checkpoint is unreadable.
+        ConfigError: If a checkpoint is unreadable.
     """
     link = folder / BEST
     if reward is None or (link.is_symlink() and not link.exists()):

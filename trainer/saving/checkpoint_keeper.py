@@ -89,7 +89,7 @@ class Keeper:
         """Write a checkpoint, and wait until it is on the disk.
 
         Raises:
-            CheckpointError: It could not be written.
+            CheckpointError: If it could not be written.
         """
         self.wait()
         tokenizer, config = self._plan.renderer.tokenizer, self._plan.config
@@ -206,7 +206,7 @@ class Keeper:
             None if there is no checkpoint: then nothing was changed.
 
         Raises:
-            ConfigError: It does not fit; the differences are listed.
+            ConfigError: If it does not fit; the differences are listed.
         """
         self.wait()
         checkpoint = self.latest if name is None else named_checkpoint(self._folder, name)

@@ -75,9 +75,9 @@ def export(
         say: Called with what is being done.
 
     Raises:
-        ConfigError: The checkpoint is damaged, ``adapter`` is set for a run that has none, or the
-            target exists.
-        OSError: The target cannot be written, as on a full disk. Nothing is left behind.
+        ConfigError: If the checkpoint is damaged, ``adapter`` is set for a run that has none, or
+            the target exists.
+        OSError: If the target cannot be written, as on a full disk. Nothing is left behind.
     """
     if adapter and source.adapter is None:
         raise ConfigError(

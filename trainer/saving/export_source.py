@@ -28,7 +28,7 @@ def find_checkpoint(run: Path, which: str | None = None) -> Path:
         which: ``step-N``, ``best`` or ``last``; the last by default.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: If there is no such checkpoint.
     """
     check_run_exists(run)
     if is_complete(run):
@@ -97,7 +97,7 @@ class Source:
             base: The base model, if it is no longer where the run found it.
 
         Raises:
-            ConfigError: The checkpoint is damaged, or the base cannot be found.
+            ConfigError: If the checkpoint is damaged, or the base cannot be found.
         """
         model, settings = checkpoint / "model", _settings(checkpoint)
         adapter = _adapter_config(model) if (model / ADAPTER_CONFIG).is_file() else None

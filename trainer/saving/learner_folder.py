@@ -28,8 +28,8 @@ def save_to(target: Path, policy: Policy, tokenizer: Any) -> None:
         tokenizer: Of the model.
 
     Raises:
-        ConfigError: The folder is something else.
-        CheckpointError: It could not be written; one that was there is whole.
+        ConfigError: If the folder is something else.
+        CheckpointError: If it could not be written; one that was there is whole.
     """
     if target.exists() and not is_complete(target):
         raise ConfigError(f"{target} exists and is no checkpoint; save to another folder")
@@ -53,7 +53,7 @@ def load_from(path: Path, policy: Policy) -> None:
         policy: Changed in place.
 
     Raises:
-        ConfigError: It is unreadable, or of another model or adapter.
+        ConfigError: If it is unreadable, or of another model or adapter.
     """
     checkpoint = find_checkpoint(path)
     base = read_progress(checkpoint).base

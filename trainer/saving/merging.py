@@ -29,7 +29,7 @@ def load_model(name: str, dtype: torch.dtype | str) -> Any:
         dtype: Of the weights; ``auto`` leaves them as they are stored.
 
     Raises:
-        ConfigError: It cannot be loaded, or weights are missing.
+        ConfigError: If it cannot be loaded, or weights are missing.
     """
     from transformers import AutoModelForCausalLM
 
@@ -53,7 +53,7 @@ def read_adapter(folder: Path) -> dict[str, torch.Tensor]:
     out: they never changed, and can be larger than all the rest.
 
     Raises:
-        ConfigError: The adapter is incomplete, or holds values that are not finite.
+        ConfigError: If the adapter is incomplete, or holds values that are not finite.
     """
     path = folder / ADAPTER_WEIGHTS
     try:
@@ -86,7 +86,7 @@ def merge(folder: Path, base: str, dtype: torch.dtype) -> tuple[Any, bool]:
         The model on the CPU, and whether its head was untied from the embedding.
 
     Raises:
-        ConfigError: One is damaged or cannot be loaded, or they do not fit each other.
+        ConfigError: If one is damaged or cannot be loaded, or they do not fit each other.
     """
     from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
 

@@ -38,7 +38,7 @@ def check_fits(
         A note for each difference.
 
     Raises:
-        ConfigError: Something else differs; all of it is listed.
+        ConfigError: If something else differs; all of it is listed.
     """
     notes: list[str] = []
     refused: list[str] = []

@@ -25,7 +25,7 @@ def check_deterministic(
         envs: The settings of ``[trainer.args]`` that environments have set themselves, by table.
 
     Raises:
-        ValueError: One of them does; it says which and what to set.
+        ValueError: If a setting does; says which, and what to set.
     """
     args = trainer.args
     if not args.deterministic:
@@ -98,7 +98,7 @@ def batch_invariant(settings: VllmSettings, *, cpu: bool) -> VllmSettings:
         cpu: Whether the server runs on a CPU.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: If the server runs on a CPU.
     """
     if cpu:
         raise ConfigError(

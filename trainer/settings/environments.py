@@ -146,8 +146,8 @@ def check_mixture(
         check: Raises ValidationError if such settings contradict each other.
 
     Raises:
-        ValueError: There is none, two have one name, their ratios are of different kinds, or one's
-            settings do not fit those of the run.
+        ValueError: If there is none, two have one name, their ratios are of different kinds, or
+            one's settings do not fit those of the run.
     """
     if not envs:
         raise ValueError("env: there is no environment; write an [env] table with an id")

@@ -46,7 +46,7 @@ def learner_config(
         settings: Of ``[trainer.args]``.
 
     Raises:
-        ConfigError: A name or a value is wrong, or a setting is not the learner's.
+        ConfigError: If a name or a value is wrong, or a setting is not the learner's.
     """
     for name in settings:
         ours = SYNONYMS.get(name, name)

@@ -61,7 +61,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
         that is not used, which are left aside.
 
     Raises:
-        ConfigError: The file is missing or not TOML, or a key or value is wrong. All problems
+        ConfigError: If the file is missing or not TOML, or a key or value is wrong. All problems
             are listed.
     """
     try:
@@ -81,7 +81,7 @@ def _check_tables(path: Path) -> None:
     """Say what is wrong with a file that has both kinds of table for its environments.
 
     Raises:
-        ConfigError: It has.
+        ConfigError: If the file has both.
     """
     text = path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else ""
     lines = {
@@ -132,7 +132,7 @@ def _leave_aside(raw: dict[str, Any], for_vllm: bool) -> list[str]:
     them where the table is for vLLM too, unless it looks like a misspelt argument.
 
     Raises:
-        ConfigError: The table has settings of a vLLM server, and names no engine.
+        ConfigError: If the table has settings of a vLLM server, and names no engine.
     """
     table, engine = raw.get("inference"), _engine(raw)
     if not isinstance(table, dict) or engine not in ("embedded", "vllm"):
@@ -167,7 +167,7 @@ def _count_gpus(raw: dict[str, Any]) -> list[str]:
     """Replace a number of GPUs in ``[inference]``, where their numbers are meant to stand.
 
     Raises:
-        ConfigError: The servers cannot share them equally.
+        ConfigError: If the servers cannot share the GPUs equally.
     """
     table = raw.get("inference")
     if not isinstance(table, dict) or not _is_count(count := table.get("gpus")):
@@ -254,7 +254,7 @@ def _multiply(args: dict[str, Any], gpus: Any) -> list[str]:
     """Replace what others say of the batch's size by ``batch_size``.
 
     Raises:
-        ConfigError: It cannot be known, or ``batch_size`` says something else.
+        ConfigError: If it cannot be known, or ``batch_size`` says something else.
     """
     notes = []
     per_group = args.get("rollouts_per_example", DEFAULTS["rollouts_per_example"].default)

@@ -134,7 +134,7 @@ class LoopArgs(BaseModel):
             changed: Names of the settings that are not at their default.
 
         Raises:
-            ValueError: Some do.
+            ValueError: If settings contradict each other.
         """
         groups, rest = divmod(self.batch_size, self.rollouts_per_example)
         if rest:

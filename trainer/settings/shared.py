@@ -81,7 +81,7 @@ class SharedArgs(BaseModel):
             names: Settings that only the adapter reads, and that were changed.
 
         Raises:
-            ValueError: There are some, and ``use_lora`` is false.
+            ValueError: If there are some, and ``use_lora`` is false.
         """
         if names and not self.use_lora:
             raise ValueError(f"{', '.join(sorted(names))} is set, but use_lora = false; remove one")

@@ -47,7 +47,7 @@ def load_dataset(path: Path) -> Any:
     """Return the ``input_ids`` and ``labels`` of a file as a ``datasets.Dataset``, in memory.
 
     Raises:
-        ConfigError: The file cannot be read.
+        ConfigError: If the file cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as parquet

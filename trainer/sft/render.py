@@ -35,8 +35,8 @@ def render(renderer: Renderer, trace: Trace) -> list[Branch]:
     logprobs (all are 0.0).
 
     Raises:
-        Unrenderable: The chat template refuses them, or does not show an answer as it is read.
-        ConfigError: It does not show the tools of a trace.
+        Unrenderable: If the chat template refuses them, or does not show an answer as it is read.
+        ConfigError: If it does not show the tools of a trace.
     """
     found = trace.conversations
     if any(said.tools for said in found) and not shows_tools(renderer):

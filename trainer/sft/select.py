@@ -115,7 +115,7 @@ def select(
         advance: Told the number of bytes of every line that was read.
 
     Raises:
-        ConfigError: There is no such file, nothing is left, or a sequence is too long and
+        ConfigError: If there is no such file, nothing is left, or a sequence is too long and
             ``long_sequences = "refuse"``.
     """
     data = config.data
@@ -146,7 +146,7 @@ def training_sources(paths: Sequence[str]) -> tuple[list[Source], int]:
     those tasks any more, so they are read only where they are named themselves.
 
     Raises:
-        ConfigError: A path does not exist, or a folder has no traces file.
+        ConfigError: If a path does not exist, or a folder has no traces file.
     """
     named = {Path(path).resolve() for path in paths}
     found = find_sources([Path(path) for path in paths])

@@ -129,7 +129,7 @@ def load_sft_config(path: Path, overrides: Sequence[str] = ()) -> SftConfig:
             the value is parsed as TOML, or else is text.
 
     Raises:
-        ConfigError: The file is missing or not TOML, or a key or value is wrong. All problems
+        ConfigError: If the file is missing or not TOML, or a key or value is wrong. All problems
             are listed.
     """
     raw = read_toml(path)

@@ -129,7 +129,7 @@ def load_trainable(config: SftConfig) -> Any:
     """Return the model that learns.
 
     Raises:
-        ConfigError: It cannot be loaded, or bitsandbytes is missing.
+        ConfigError: If it cannot be loaded, or bitsandbytes is missing.
     """
     args, options = config.args, dict[str, Any]()
     dtype = torch.bfloat16 if args.bf16 and args.use_lora else torch.float32
@@ -148,7 +148,7 @@ def build_trainer(config: SftConfig, model: Any, folder: RunFolder, tokenizer: A
     """Return TRL's trainer on the sequences in the run's folder.
 
     Raises:
-        ConfigError: The sequences cannot be read, or there is no such layer to adapt.
+        ConfigError: If the sequences cannot be read, or there is no such layer to adapt.
     """
     args, held_out = config.args, held_out_file(folder)
     if args.optim == "adamw_8bit":
@@ -189,8 +189,8 @@ def warm_start(
         begin: Told the steps that are done and all that there will be.
 
     Raises:
-        ConfigError: The model cannot be loaded, or the run is finished.
-        TrainingError: The loss is not finite.
+        ConfigError: If the model cannot be loaded, or the run is finished.
+        TrainingError: If the loss is not finite.
     """
     started = time.perf_counter()
     model = load_trainable(config)

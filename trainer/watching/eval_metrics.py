@@ -21,7 +21,7 @@ def evaluation_metrics(
         members: The environments.
 
     Raises:
-        TrainingError: Not one rollout could be scored.
+        TrainingError: If not one rollout could be scored.
     """
     counts = {member.name: member.args.eval_rollouts_per_example for member in members}
     passed = {name: pass_metrics(each.traces, counts[name]) for name, each in results.items()}

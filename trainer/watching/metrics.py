@@ -210,7 +210,7 @@ def trace_metrics(traces: Sequence[Trace]) -> Metrics:
     out. ``gate/x`` is the share of them that kept the gate.
 
     Raises:
-        ValueError: No trace has a reward.
+        ValueError: If no trace has a reward.
     """
     scores = [trace.score for trace in traces if trace.score is not None]
     rewards = [score.reward for score in scores if score.reward is not None]

@@ -140,7 +140,7 @@ def measure(run: Path) -> Mismatch:
         run: The run's folder.
 
     Raises:
-        ConfigError: The run kept no group's log-probabilities.
+        ConfigError: If the run kept no group's log-probabilities.
     """
     branches = list(_read(run))
     if not branches:

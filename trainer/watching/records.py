@@ -50,7 +50,7 @@ class Records:
             step: Training steps done.
 
         Raises:
-            ConfigError: A tracker's library is not installed, or it does not start.
+            ConfigError: If a tracker's library is not installed, or it does not start.
         """
         args = self._config.args
         self._tracker = open_trackers(args.report_to, self._folder, self._config, step=step)

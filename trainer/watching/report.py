@@ -70,7 +70,7 @@ def write_report(folder: RunFolder, plan: Plan, watch: Watch | None = None) -> N
         watch: Follows the run; without it, everything but the evaluations is read again.
 
     Raises:
-        OSError: The disk is full, or the folder cannot be written to.
+        OSError: If the disk is full, or the folder cannot be written to.
     """
     watch = watch or Watch([folder.path], _about(plan), evaluates=False)
     watch.scan()

@@ -58,7 +58,7 @@ def check_trackers(names: Sequence[str]) -> None:
     """Check that the libraries are installed, without importing them.
 
     Raises:
-        ConfigError: One is missing; says how to install it.
+        ConfigError: If a library is missing; says how to install it.
     """
     for name in names:
         spec = importlib.util.find_spec(name)
@@ -89,7 +89,7 @@ def open_trackers(
         step: The step to continue after; 0 for a new run.
 
     Raises:
-        ConfigError: A library is not installed, or its tracker does not start.
+        ConfigError: If a library is not installed, or its tracker does not start.
     """
     check_trackers(names)
     shown = without_secrets(config) if isinstance(config, Config) else config

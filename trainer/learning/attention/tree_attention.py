@@ -172,8 +172,8 @@ def attention_forward(
     """Attend as transformers' ``AttentionInterface`` asks it: ``[1, H, T, D]`` to ``[1, T, H, D]``.
 
     Raises:
-        UnsupportedAttention: The model wants more of it than causal softmax attention, in windows,
-            chunks, with sinks and capped scores.
+        UnsupportedAttention: If the model wants more of it than causal softmax attention, in
+            windows, chunks, with sinks and capped scores.
     """
     if vf_segments is None or vf_positions is None:
         raise UnsupportedAttention("the model does not pass keyword arguments to its attention")

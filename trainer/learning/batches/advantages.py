@@ -34,8 +34,8 @@ def group_advantages(
         One advantage per reward; they sum to 0, unless a function is given.
 
     Raises:
-        ValueError: The group is empty, or ``max_rl`` is given a negative reward.
-        ConfigError: A function did not return one finite number for each reward.
+        ValueError: If the group is empty, or ``max_rl`` is given a negative reward.
+        ConfigError: If a function did not return one finite number for each reward.
     """
     if not rewards:
         raise ValueError("a group needs at least one reward")

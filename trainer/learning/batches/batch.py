@@ -277,7 +277,7 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
     """Return samples as the rows of one micro-batch.
 
     Raises:
-        ValueError: They were sampled at different temperatures.
+        ValueError: If the samples have different temperatures.
     """
     [temperature] = {sample.temperature for sample in samples}
     shape = (len(samples), max(len(sample) for sample in samples))

@@ -18,7 +18,7 @@ def expert_rows(branches: Sequence[Branch]) -> torch.Tensor | None:
         int16 ``[B, L, W]``, ``FREE`` where they are not known; None if no branch has any.
 
     Raises:
-        ValueError: They are of different models.
+        ValueError: If the branches are of different models.
     """
     widths = {len(row) for branch in branches for row in branch.experts[:1]}
     if not widths:

@@ -35,7 +35,7 @@ def fit(
         The samples to train on, and how many were too long.
 
     Raises:
-        TrainingError: There is one, and it is to be refused.
+        TrainingError: If a sample is too long and is to be refused.
     """
     limit = args.max_seq_len if limit is None else limit
     long = [len(sample) for sample in samples if len(sample) > limit]

@@ -47,7 +47,7 @@ def check_privileged(environment: Environment, task: Task, renderer: Renderer) -
         renderer: Chat template and parser.
 
     Raises:
-        ConfigError: It has not, or it cannot.
+        ConfigError: If the environment has no such text, or the text cannot be rendered.
     """
     method = environment.privileged_context
     if getattr(method, "__func__", None) is Environment.privileged_context:
@@ -89,7 +89,7 @@ class Privileged:
             context: Returns the text of a task, or None for a task without one.
 
         Raises:
-            TrainingError: ``context`` raises, or does not return text; or a prompt with the text
+            TrainingError: If ``context`` raises, or does not return text; or a prompt with the text
                 cannot be rendered so that what was sampled stays as it is.
         """
         known: dict[int, Branch] = {}

@@ -52,7 +52,7 @@ def turn_rewards(trace: Trace) -> list[float]:
         trace: A rollout with a reward.
 
     Raises:
-        ValueError: The rollout has no reward.
+        ValueError: If the rollout has no reward.
     """
     if trace.score is None or trace.score.reward is None:
         raise ValueError(f"the rollout of task {trace.task.id!r} has no reward")

@@ -28,7 +28,7 @@ def load_loss(path: str) -> Callable[[Any], Any]:
     current folder.
 
     Raises:
-        ConfigError: There is no such module or function, its import fails, or it does not take
+        ConfigError: If there is no such module or function, its import fails, or it does not take
             one argument.
     """
     where, colon, name = path.rpartition(":")
@@ -84,7 +84,7 @@ def check_loss(loss: Loss, args: TrainerArgs, *, shared: bool) -> None:
         shared: Whether other trainer processes have to import it.
 
     Raises:
-        ConfigError: There is none of this name, it is neither, or it cannot be imported.
+        ConfigError: If there is none of this name, it is neither, or it cannot be imported.
     """
     if loss is None or loss == args.loss_fn:
         return

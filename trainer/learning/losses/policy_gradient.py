@@ -222,7 +222,7 @@ def build_loss(args: TrainerArgs) -> LossFn:
     """Return the loss that the settings ask for.
 
     Raises:
-        ConfigError: ``import_path`` leads to no function.
+        ConfigError: If ``import_path`` leads to no function.
     """
     match args.loss_fn:
         case "importance_sampling":

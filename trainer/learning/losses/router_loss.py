@@ -36,7 +36,7 @@ def find_routers(model: Any) -> list[torch.nn.Module]:
         model: A causal language model of transformers'; one on the device ``meta`` will do.
 
     Raises:
-        ConfigError: There are none, or the model's experts are balanced in another way.
+        ConfigError: If there are none, or the model's experts are balanced in another way.
     """
     found = routers_of(model)
     name = type(model).__name__

@@ -129,7 +129,7 @@ def check_fit(memory: Memory, config: Config) -> None:
     """See that a run fits.
 
     Raises:
-        ConfigError: Its server has no room for one context, or trainer and server need more than
+        ConfigError: If its server has no room for one context, or trainer and server need more than
             there is. Names the largest items, and the settings that shrink them.
     """
     if not memory.total:

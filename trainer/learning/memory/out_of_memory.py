@@ -139,7 +139,7 @@ class Budget:
         """Halve the budget, for the rest of the run, and return the work cut to it.
 
         Raises:
-            TrainingError: It was halved in this step already, or one sample alone is too much.
+            TrainingError: If it was halved in this step already, or one sample alone is too much.
         """
         found = (
             f"out of memory in a micro-batch of {shortage.tokens:,} tokens in {shortage.rows} "

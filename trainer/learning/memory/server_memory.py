@@ -120,7 +120,7 @@ def copies(settings: VllmSettings) -> int:
     """Return how many copies of the model serve.
 
     Raises:
-        ConfigError: The GPUs do not fit the parallel sizes.
+        ConfigError: If the GPUs do not fit the parallel sizes.
     """
     servers = each_server(settings)
     flags = given(settings) | parallel_args(servers[0])

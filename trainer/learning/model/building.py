@@ -38,7 +38,7 @@ def build_model(
         empty: Make it on the meta device, without reading its weights.
 
     Raises:
-        ConfigError: It cannot be loaded, or a LoRA target module does not exist.
+        ConfigError: If it cannot be loaded, or a LoRA target module does not exist.
     """
     dtype = compute_dtype(args)
     options: dict[str, Any] = {"device_map": "meta"} if empty else {}
@@ -75,7 +75,7 @@ def build_optimizer(
         args: ``[trainer.args]``.
 
     Raises:
-        ConfigError: bitsandbytes is missing.
+        ConfigError: If bitsandbytes is missing.
     """
     settings: dict[str, Any] = {
         "lr": 0.0,  # each step sets its own
@@ -101,7 +101,7 @@ def check_moments(kept: Collection[str], args: TrainerArgs) -> None:
         args: ``[trainer.args]``.
 
     Raises:
-        ConfigError: One has moments in 8 bits, and the other not.
+        ConfigError: If only one of the two has moments of 8 bits.
     """
     eight = args.optim == "adamw_8bit"
     if kept and ("exp_avg" in kept) == eight:
@@ -127,7 +127,7 @@ def with_lora(model: Any, args: TrainerArgs) -> Any:
         args: ``[trainer.args]``.
 
     Raises:
-        ConfigError: What is to be adapted does not exist, or cannot be adapted.
+        ConfigError: If what is to be adapted does not exist, or cannot be adapted.
     """
     from peft import get_peft_model
 

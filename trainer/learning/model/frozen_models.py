@@ -48,7 +48,7 @@ class Frozen:
         """Return the reference that the settings ask for, and its model if it has one of its own.
 
         Raises:
-            ConfigError: It cannot be loaded, or does not go with the policy.
+            ConfigError: If it cannot be loaded, or does not go with the policy.
         """
         args, rate = self.args, self.args.reference_update_rate
         if not args.kl_penalty_coef:
@@ -69,7 +69,7 @@ class Frozen:
             way: Returns that of a model, for sequences of at most so many tokens.
 
         Raises:
-            ConfigError: It cannot be loaded, or its vocabulary is of another size.
+            ConfigError: If it cannot be loaded, or its vocabulary is of another size.
         """
         args, setting = self.args, "trainer.args.teacher_model"
         if args.teacher_model is None or args.teacher_base_url is not None:
@@ -100,7 +100,7 @@ def check_tokenizer(args: TrainerArgs, tokenizer: Any) -> None:
         tokenizer: The policy's.
 
     Raises:
-        ConfigError: It does not, or has no tokenizer.
+        ConfigError: If the teacher numbers tokens otherwise, or has no tokenizer.
     """
     if args.teacher_model is None or args.teacher_base_url is not None:
         return

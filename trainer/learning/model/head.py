@@ -62,7 +62,7 @@ class ModelHead:
         """Return logits ``[P, V]`` of hidden states ``[P, H]``.
 
         Raises:
-            UnsupportedHead: The model does not call these layers for its hidden states.
+            UnsupportedHead: If the model does not call these layers for its hidden states.
         """
         called = False
 

@@ -24,7 +24,7 @@ def check_quantized(args: TrainerArgs) -> None:
     """See that what the settings ask for is possible here.
 
     Raises:
-        ConfigError: bitsandbytes is missing, or the launcher's settings leave no room for it.
+        ConfigError: If bitsandbytes is missing, or the launcher's settings leave no room for it.
     """
     fsdp = is_fsdp()
     if fsdp or zero_stage() is not None:
@@ -61,7 +61,7 @@ def bitsandbytes(setting: str) -> Any:
         setting: What needs it, for the error.
 
     Raises:
-        ConfigError: It is not installed, or has nothing for this machine.
+        ConfigError: If it is not installed, or has nothing for this machine.
     """
     try:
         return importlib.import_module("bitsandbytes")

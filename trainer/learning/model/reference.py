@@ -126,7 +126,7 @@ class FrozenReference:
         sharding: How the trainer processes hold the two.
 
     Raises:
-        ConfigError: Their vocabularies differ, or it is to follow a model of another shape.
+        ConfigError: If their vocabularies differ, or it is to follow a model of another shape.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ def check_vocabulary(model: Any, policy: Any, setting: str) -> None:
         setting: What named the model, for the error.
 
     Raises:
-        ConfigError: It does not.
+        ConfigError: If the vocabularies differ in size.
     """
     theirs, ours = (each.config.get_text_config().vocab_size for each in (model, policy))
     if theirs != ours:

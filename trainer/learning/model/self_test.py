@@ -57,7 +57,7 @@ def choose_forward(
         deterministic: See :func:`~vf.trainer.learning.model.forward.token_logprobs`.
 
     Raises:
-        ConfigError: It is asked for, and the model is none for which it is written.
+        ConfigError: If it is asked for, and the model is none for which it is written.
     """
     # On a GPU, kernels are not those of a vLLM server: nothing is gained by it.
     deterministic = deterministic and _weight(model).device.type == "cpu"
@@ -158,7 +158,7 @@ def _refuse_layers(model: Any) -> None:
     """Refuse layers that a short sequence may not tell from attention.
 
     Raises:
-        UnsupportedAttention: There is such a layer.
+        UnsupportedAttention: If there is such a layer.
     """
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
@@ -216,7 +216,7 @@ def check_attention(model: Any, tolerance: float) -> None:
         tolerance: Relative difference that rounding explains.
 
     Raises:
-        UnsupportedAttention: They differ, or this device has no kernel.
+        UnsupportedAttention: If the results differ, or this device has no kernel.
     """
     from transformers.masking_utils import sliding_window_causal_mask_function
 

@@ -58,7 +58,7 @@ def write(folder: Path, staged: Mapping[str, Any], group: Any = None) -> None:
         group: Of the processes, over gloo; None if this one writes alone.
 
     Raises:
-        RuntimeError: A process could not write, or is gone; says why.
+        RuntimeError: If a process could not write, or is gone; says why.
     """
     _accept_one_process()
     try:
@@ -74,8 +74,8 @@ class Stored:
         folder: Where :func:`write` put them.
 
     Raises:
-        OSError: There is no such checkpoint.
-        RuntimeError: It is damaged.
+        OSError: If there is no such checkpoint.
+        RuntimeError: If it is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -134,7 +134,7 @@ class Stored:
         """Replace values by the stored ones, tensors in place; this process's parts where spread.
 
         Raises:
-            RuntimeError: A name is not there, or files are damaged.
+            RuntimeError: If a name is not there, or files are damaged.
         """
         _accept_one_process()
         if not values:

@@ -28,7 +28,7 @@ def check_precision(asked: str, dtype: torch.dtype) -> None:
         dtype: In what the trained model computes.
 
     Raises:
-        ConfigError: They differ.
+        ConfigError: If the precisions differ.
     """
     if asked != "no" and _NAMES.get(asked) != dtype:
         raise ConfigError(
@@ -56,7 +56,7 @@ class Copies:
         dtype: In what the trained model computes.
 
     Raises:
-        ConfigError: The launcher's settings ask for another precision.
+        ConfigError: If the launcher's settings ask for another precision.
     """
 
     together = False
@@ -96,7 +96,7 @@ class Copies:
             trained: Whether it will be trained.
 
         Raises:
-            ConfigError: The launcher's settings do not fit the model.
+            ConfigError: If the launcher's settings do not fit the model.
         """
         model.to(device)
 
@@ -112,7 +112,7 @@ class Copies:
             max_norm: The ``max_norm`` of later calls of :meth:`step`.
 
         Raises:
-            ConfigError: The launcher's settings do not fit.
+            ConfigError: If the launcher's settings do not fit.
         """
 
     def run(self, function: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:

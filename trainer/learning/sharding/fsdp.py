@@ -37,7 +37,7 @@ class Fsdp(Copies):
     over the processes in float32.
 
     Raises:
-        ConfigError: The launcher asked for FSDP's first version, for a precision that is not the
+        ConfigError: If the launcher asked for FSDP's first version, for a precision that is not the
             trainer's, or for what Accelerate does not take.
     """
 

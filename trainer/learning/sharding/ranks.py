@@ -56,7 +56,7 @@ def choose_sharding(dtype: torch.dtype = torch.float32) -> Copies:
         dtype: In what it computes.
 
     Raises:
-        ConfigError: They are not possible.
+        ConfigError: If the launcher's settings are not possible.
     """
     if is_fsdp():
         return Fsdp(dtype)
@@ -77,7 +77,7 @@ class Ranks:
         savers: The group over which they write a checkpoint while they train; None with one.
 
     Raises:
-        ConfigError: The launcher's settings are not possible.
+        ConfigError: If the launcher's settings are not possible.
     """
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
@@ -96,7 +96,7 @@ class Ranks:
         """Send every rank its command; rank 0's own comes first and is not sent.
 
         Raises:
-            TrainingError: A rank is gone.
+            TrainingError: If a rank is gone.
         """
         if self.count == 1:
             return
@@ -109,7 +109,7 @@ class Ranks:
         """Wait for rank 0's next command.
 
         Raises:
-            TrainingError: Rank 0 is gone.
+            TrainingError: If rank 0 is gone.
         """
         received: list[Any] = [None]
         with _all_there():
@@ -121,7 +121,7 @@ class Ranks:
         """Return rank 0's value on every rank.
 
         Raises:
-            TrainingError: A rank is gone.
+            TrainingError: If a rank is gone.
         """
         if self.count == 1:
             return value
@@ -141,7 +141,7 @@ class Ranks:
             *args: Its arguments.
 
         Raises:
-            TrainingError: A rank is gone.
+            TrainingError: If a rank is gone.
         """
         if not self.sharding.together or self.rank or self._owed:
             yield
@@ -158,8 +158,8 @@ class Ranks:
             model: The module.
 
         Raises:
-            ConfigError: They have not; names the first rank that differs from rank 0.
-            TrainingError: A rank is gone.
+            ConfigError: If a rank differs from rank 0; names the first.
+            TrainingError: If a rank is gone.
         """
         if self.count == 1:
             return
@@ -181,7 +181,7 @@ class Ranks:
             parameters: On the device of this process, or, before they are sharded, on the CPU.
 
         Raises:
-            TrainingError: A rank is gone.
+            TrainingError: If a rank is gone.
         """
         if self.count == 1 or self.sharding.one_loads:
             return
@@ -197,7 +197,7 @@ class Ranks:
             sums: float64 ``[S]``, summed in place.
 
         Raises:
-            TrainingError: A rank is gone or hangs.
+            TrainingError: If a rank is gone or hangs.
         """
         if self.count == 1:
             return
@@ -210,7 +210,7 @@ class Ranks:
         """Return what each rank has, on rank 0; on the others nothing.
 
         Raises:
-            TrainingError: A rank is gone.
+            TrainingError: If a rank is gone.
         """
         if self.count == 1:
             return [value]
@@ -229,7 +229,7 @@ class Ranks:
             sums: float64 ``[S]``, summed in place.
 
         Raises:
-            TrainingError: A rank is gone or hangs.
+            TrainingError: If a rank is gone or hangs.
         """
         if self.count == 1:
             return

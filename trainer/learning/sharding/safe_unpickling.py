@@ -54,7 +54,7 @@ class Reader(FileSystemReader):
         """Return the index.
 
         Raises:
-            pickle.UnpicklingError: It holds something else.
+            pickle.UnpicklingError: If it holds something else.
         """
         with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as file:
             found = _Index(file).load()

@@ -36,8 +36,8 @@ class Weights:
             a rank that got its weights from rank 0.
 
     Raises:
-        ConfigError: Another rank has another model, or the launcher's settings do not fit it.
-        TrainingError: Another trainer process is gone.
+        ConfigError: If another rank has another model, or the launcher's settings do not fit it.
+        TrainingError: If another trainer process is gone.
     """
 
     def __init__(self, model: Any, ranks: Ranks, *, adapter: bool, offload: bool = False) -> None:
@@ -157,7 +157,7 @@ class Weights:
         Every rank does so for itself.
 
         Raises:
-            ConfigError: The names or shapes are those of another model.
+            ConfigError: If the names or shapes are those of another model.
         """
         mine = dict(self.masters.named())
         shapes = {name: self.ranks.sharding.shape(p) for name, p in mine.items()}

@@ -40,7 +40,7 @@ class Zero(Copies):
     See :class:`Copies` for the methods.
 
     Raises:
-        ConfigError: DeepSpeed is missing or too old.
+        ConfigError: If DeepSpeed is missing or too old.
     """
 
     together = True
@@ -56,7 +56,7 @@ class Zero(Copies):
         """Join the other processes; see :class:`Copies`.
 
         Raises:
-            ConfigError: The settings are not possible.
+            ConfigError: If the settings are not possible.
         """
         from accelerate import Accelerator
         from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
@@ -257,7 +257,7 @@ def _settle(settings: dict[str, Any], dtype: torch.dtype = torch.float32) -> Non
         dtype: In what the model computes.
 
     Raises:
-        ConfigError: They are not possible here.
+        ConfigError: If DeepSpeed's settings are not possible here.
     """
     zero = settings["zero_optimization"]
     if zero["stage"] not in (1, 2, 3):
