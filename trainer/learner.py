@@ -387,8 +387,8 @@ class Learner:
 def _check_samples(where: str, samples: Sequence[Any]) -> None:
     from vf.trainer.learning.batches.batch import Sample
 
-    for each in samples:
-        if not isinstance(each, Sample):
+    for sample in samples:
+        if not isinstance(sample, Sample):
             raise ConfigError(
-                f"{where} takes samples, not {type(each).__name__}: make them with vf.samples"
+                f"{where} takes samples, not {type(sample).__name__}: make them with vf.samples"
             )

@@ -240,7 +240,7 @@ class RLTrainer:
     def _check_skipped(self, updates: Sequence[UpdateStats]) -> None:
         """Raise TrainingError if too many steps in a row were not finite."""
         if updates:
-            self._skipped = self._skipped + 1 if all(each.skipped for each in updates) else 0
+            self._skipped = self._skipped + 1 if all(update.skipped for update in updates) else 0
         if self._skipped == MOST_SKIPPED:
             raise TrainingError(
                 f"the loss or its gradient norm was not finite in {MOST_SKIPPED} training steps in "

@@ -145,7 +145,9 @@ class Collector:
     def begin_evaluation(self, step: int) -> None:
         """Start the evaluation on the held-out tasks after ``step`` training steps."""
         members, done = self._plan.environments, 0
-        total = sum(each.args.eval_rollouts_per_example * len(each.eval_tasks) for each in members)
+        total = sum(
+            member.args.eval_rollouts_per_example * len(member.eval_tasks) for member in members
+        )
         store = self._folder.eval_traces(step)
 
         def on_trace(ended: Ended) -> None:
@@ -214,7 +216,9 @@ class Collector:
     def _in_process(self) -> InProcess:
         models = token_models(self._plan.config, self.sampler, self._plan.renderer)
         members = self._plan.environments
-        return InProcess({each.name: (each.environment, models[each.name]) for each in members})
+        return InProcess(
+            {member.name: (member.environment, models[member.name]) for member in members}
+        )
 
     def _workers(self, note: Callable[[str], None]) -> WorkerPool:
         config, members = self._plan.config, self._plan.environments

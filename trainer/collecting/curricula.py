@@ -277,7 +277,7 @@ class League:
     def choose(self, number: int) -> Task:
         """Return the task of a draw."""
         rng = random.Random(derive_seed(self._seed, "league", number))
-        [opponent] = rng.choices([*self._groups], [self._weight(each) for each in self._groups])
+        [opponent] = rng.choices([*self._groups], [self._weight(group) for group in self._groups])
         return rng.choice(self._groups[opponent])
 
     def observe(self, task: Task, outcomes: Sequence[float]) -> None:

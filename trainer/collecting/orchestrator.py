@@ -255,7 +255,9 @@ class Orchestrator:
         for state in queue.steps:
             step = int(state["step"])
             if queue.version is not None and step > queue.version + 1 + self._ahead:
-                own = [each for each in queue.traces if each.origin and each.origin.step == step]
+                own = [
+                    trace for trace in queue.traces if trace.origin and trace.origin.step == step
+                ]
                 self._waiting[step] = Queue(queue.cursor, [state], own)
                 continue
             self._open[step] = self._step(step)

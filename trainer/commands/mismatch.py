@@ -118,8 +118,8 @@ def _table(title: str, gaps: Sequence[Gap]) -> Table:
     table.add_column("of", no_wrap=True)
     for name in ("tokens", "KL", "mean", "99 %", "largest"):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in gaps:
-        numbers = [f"{v:.2g}" for v in (each.kl, each.mean, each.p99, each.largest)]
-        name = each.group if each.by == "layers" else f"{each.by} {each.group}"
-        table.add_row(name, f"{each.tokens:,}", *numbers)
+    for gap in gaps:
+        numbers = [f"{v:.2g}" for v in (gap.kl, gap.mean, gap.p99, gap.largest)]
+        name = gap.group if gap.by == "layers" else f"{gap.by} {gap.group}"
+        table.add_row(name, f"{gap.tokens:,}", *numbers)
     return table

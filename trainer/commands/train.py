@@ -110,7 +110,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         _preflight(config, console)  # before the processes, likewise
         _explain(why, console)
         note_given(given)
-        chosen = [word for each in overrides(given, config) for word in ("--set", each)]
+        chosen = [word for override in overrides(given, config) for word in ("--set", override)]
         return launch(count, [*argv, *chosen], config.trainer.accelerate_config)
     for note in [*notes, *_cautions(config)]:
         console.print(note_line(note))

@@ -55,7 +55,7 @@ def by_tokens(work: Iterable[Work]) -> Known:
 
 def asked(samples: Sequence[Sample], args: TrainerArgs, which: Which) -> list[Sample]:
     """Return what a pass is to be made over: each sample once, and none that is too long."""
-    once = list({id(each): each for each in samples}.values())
+    once = list({id(sample): sample for sample in samples}.values())
     return fit(once, args, longest_taught(args) if which == "teacher_logprobs" else None)[0]
 
 

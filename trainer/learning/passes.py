@@ -119,7 +119,7 @@ class Passes:
         idle = self.idle()
         found = forward(idle, self.temperature(idle), **wanted)
         results = (found.logprobs, found.entropy, found.observed, found.teacher_kl)
-        sums = [each.sum() for each in results if each is not None and each.requires_grad]
+        sums = [result.sum() for result in results if result is not None and result.requires_grad]
         return torch.stack(sums or [found.logprobs.sum()]).sum()
 
     def ask(self, whole: Iterable[Work], rounds: int, forward: Forward, phase: str) -> list[Work]:
@@ -157,7 +157,7 @@ class Passes:
             One float32 ``[T]`` per sample of T tokens, on the CPU; 0 where nothing is trained.
         """
         numbered = [replace(each, weight=float(index)) for index, each in enumerate(samples)]
-        found = [torch.zeros(len(each)) for each in samples]
+        found = [torch.zeros(len(sample)) for sample in samples]
         with self._without_gradient(self.forward):
             for batch in self._pack(numbered, share=self._share):
                 batch = batch.to(self._ranks.accelerator.device)

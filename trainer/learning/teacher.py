@@ -253,7 +253,7 @@ def likeliest(answers: Sequence[Mapping[str, Any]], k: int) -> Likeliest:
         ValueError: If there are fewer.
     """
     # The token of the prompt is there too, and is behind the k if it is none of them.
-    top = [sorted(each.items(), key=lambda item: item[1]["rank"])[:k] for each in answers]
+    top = [sorted(answer.items(), key=lambda item: item[1]["rank"])[:k] for answer in answers]
     if any(len(each) < k for each in top):
         raise ValueError(f"fewer than teacher_top_k = {k} tokens")
     return Likeliest(
@@ -268,7 +268,7 @@ def check_ids(samples: Sequence[Sample], vocabulary: int) -> None:
     Raises:
         TrainingError: If the server names a token that the policy does not know.
     """
-    told = [each.likeliest.ids for each in samples if each.likeliest is not None]
+    told = [sample.likeliest.ids for sample in samples if sample.likeliest is not None]
     largest = max((int(ids.max()) for ids in told), default=0)
     if largest >= vocabulary:
         raise TrainingError(

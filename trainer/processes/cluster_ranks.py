@@ -144,7 +144,7 @@ def _until_end(handles: Sequence[Handle]) -> tuple[int, str | None]:
 
 def _stop(handles: Sequence[Handle]) -> None:
     """End all processes, at the same time."""
-    stopping = [threading.Thread(target=each.stop, args=[STOP_SECONDS]) for each in handles]
+    stopping = [threading.Thread(target=handle.stop, args=[STOP_SECONDS]) for handle in handles]
     for thread in stopping:
         thread.start()
     for thread in stopping:

@@ -40,7 +40,7 @@ def open_fleet(config: Config, workers: int) -> Fleet:
     fleet = cluster_fleet(config)
     try:
         roles = wanted(config, workers=workers, gpus=fleet.has_gpus)
-        fleet.reserve([each for each in roles if each[0] != "rank"])
+        fleet.reserve([role for role in roles if role[0] != "rank"])
     except BaseException:
         fleet.stop()  # which leaves the cluster
         raise

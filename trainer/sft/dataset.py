@@ -24,10 +24,10 @@ def save_sequences(sequences: Sequence[Sequenced], path: Path) -> None:
     import pyarrow.parquet as parquet
 
     columns = {
-        "input_ids": _lists([each.input_ids for each in sequences]),
-        "labels": _lists([each.labels for each in sequences]),
-        "task": pa.array([each.task for each in sequences], pa.string()),
-        "reward": pa.array([each.reward for each in sequences], pa.float64()),
+        "input_ids": _lists([sequence.input_ids for sequence in sequences]),
+        "labels": _lists([sequence.labels for sequence in sequences]),
+        "task": pa.array([sequence.task for sequence in sequences], pa.string()),
+        "reward": pa.array([sequence.reward for sequence in sequences], pa.float64()),
     }
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_suffix(".tmp")

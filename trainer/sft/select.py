@@ -248,20 +248,23 @@ def _fit(
 ) -> Iterator[Sequenced]:
     """Yield the sequences within ``max_seq_len``, as ``long_sequences`` says."""
     limit = args.max_seq_len
-    for each in sequences:
-        if (size := len(each.labels)) > limit:
+    for sequence in sequences:
+        if (size := len(sequence.labels)) > limit:
             if args.long_sequences == "refuse":
                 raise ConfigError(
-                    f"a sequence of task {each.task!r} has {size} tokens, over max_seq_len = "
+                    f"a sequence of task {sequence.task!r} has {size} tokens, over max_seq_len = "
                     f"{limit}, and long_sequences = 'refuse'; raise max_seq_len, or drop or "
                     "truncate them"
                 )
             if args.long_sequences == "drop":
                 dropped[f"sequences are longer than max_seq_len = {limit}"] += 1
                 continue
-            each.input_ids, each.labels = each.input_ids[:limit], each.labels[:limit]
-        if each.learned:
-            yield each
+            sequence.input_ids, sequence.labels = (
+                sequence.input_ids[:limit],
+                sequence.labels[:limit],
+            )
+        if sequence.learned:
+            yield sequence
         else:
             dropped["sequences have no token to learn"] += 1
 
@@ -304,8 +307,8 @@ def _held_out(tasks: Iterable[str], share: float, seed: int) -> set[str]:
 def _fingerprint(trace: Trace) -> bytes:
     said = [
         (m.role, m.content, m.reasoning, [(call.name, call.arguments) for call in m.tool_calls])
-        for each in trace.conversations
-        for m in each.messages
+        for conversation in trace.conversations
+        for m in conversation.messages
     ]
     return hashlib.blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 

@@ -325,7 +325,7 @@ def _own_settings(model: Any) -> list[tuple[Any, dict[str, Any]]]:
     """Remember what the trainer sets to its own in a model's configs."""
     configs = (model.config, model.config.get_text_config(), model.generation_config)
     names = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
-    return [(each, {name: getattr(each, name, None) for name in names}) for each in configs]
+    return [(config, {name: getattr(config, name, None) for name in names}) for config in configs]
 
 
 def _save_model(

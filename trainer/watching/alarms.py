@@ -115,7 +115,7 @@ class Alarms:
         self.ringing = set(ringing)
         self._rollouts = deque(map(tuple, rollouts), maxlen=ROLLOUTS)
         self._steps = deque(map(tuple, steps), maxlen=STEPS)
-        self._voids = deque((StepVoids(**each) for each in voids), maxlen=VOID_STEPS)
+        self._voids = deque((StepVoids(**void) for void in voids), maxlen=VOID_STEPS)
 
     def state(self) -> dict[str, Any]:
         """Return the arguments of an equal instance, as JSON values."""
@@ -123,7 +123,7 @@ class Alarms:
             "ringing": sorted(self.ringing),
             "rollouts": list(self._rollouts),
             "steps": list(self._steps),
-            "voids": [asdict(each) for each in self._voids],
+            "voids": [asdict(void) for void in self._voids],
         }
 
     def observe(self, groups: Sequence[Group]) -> tuple[dict[str, float], list[str]]:

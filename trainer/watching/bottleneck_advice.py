@@ -288,7 +288,9 @@ def _stragglers(case: _Case) -> Iterator[str]:
 
 def _sandbox_pool(config: Config) -> str:
     sandboxes = [env.args.get("sandbox") for env in config.env]
-    sizes = [each["pool"] for each in sandboxes if isinstance(each, dict) and "pool" in each]
+    sizes = [
+        sandbox["pool"] for sandbox in sandboxes if isinstance(sandbox, dict) and "pool" in sandbox
+    ]
     size = sizes[0] if len(config.env) == 1 and sizes else None
     return f" = {size}" if size is not None else ""
 

@@ -32,7 +32,7 @@ def evaluation_metrics(
         key: sum(each[key] * (tasks[name] / total) for name, each in passed.items())
         for key in sorted(shared)
     }
-    whole = Evaluation([trace for each in results.values() for trace in each.traces])
+    whole = Evaluation([trace for result in results.values() for trace in result.traces])
     if all(trace.reward is None for trace in whole.traces):
         raise TrainingError("not one rollout of the held-out evaluation could be scored")
     found = {name: _metrics(each) | _named(passed[name]) for name, each in results.items()}

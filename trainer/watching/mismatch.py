@@ -168,10 +168,10 @@ def _read(run: Path) -> Iterator[Tokens]:
 
 
 def _gaps(branches: Sequence[Tokens]) -> list[Gap]:
-    gaps = torch.cat([each.gaps for each in branches])
-    lengths = torch.cat([torch.full_like(each.positions, each.length) for each in branches])
-    positions = torch.cat([each.positions for each in branches])
-    likely = torch.cat([each.probabilities for each in branches])
+    gaps = torch.cat([branch.gaps for branch in branches])
+    lengths = torch.cat([torch.full_like(branch.positions, branch.length) for branch in branches])
+    positions = torch.cat([branch.positions for branch in branches])
+    likely = torch.cat([branch.probabilities for branch in branches])
     return [
         _gap("all", "", gaps),
         *_by("probability", likely, PROBABILITIES, gaps, "{:g}".format),
@@ -221,8 +221,8 @@ def _prices(branches: Sequence[Tokens]) -> list[Price]:
     found = []
     for mode, correction in corrections.items():
         made = [
-            correction(each.gaps[None], torch.ones_like(each.gaps[None], dtype=torch.bool))
-            for each in branches
+            correction(branch.gaps[None], torch.ones_like(branch.gaps[None], dtype=torch.bool))
+            for branch in branches
         ]
         weights = torch.cat([each.weights[0] for each in made])
         bounded = torch.cat([each.bounded[0] for each in made])

@@ -64,10 +64,12 @@ class Call:
 def segment_calls(segments: Sequence[Segment]) -> tuple[Call, ...]:
     """Return the calls for tokens that see their whole past."""
     covered, calls = 0, []
-    for each in segments:
-        merges = each.start < covered  # it has ancestors
-        covered = max(covered, each.last)
-        calls.append(Call(slice(each.start, each.last), ((each.start, each.end),), merges))
+    for segment in segments:
+        merges = segment.start < covered  # it has ancestors
+        covered = max(covered, segment.last)
+        calls.append(
+            Call(slice(segment.start, segment.last), ((segment.start, segment.end),), merges)
+        )
     return tuple(calls)
 
 
@@ -91,14 +93,14 @@ def block_calls(
     size = min(most, max(BLOCK[0], min(BLOCK[1], widest // 2)))
     calls = []
     path: list[tuple[Segment, int]] = []  # with the position of each one's first token
-    for each in segments:
-        while path and path[-1][0].last <= each.start:
+    for segment in segments:
+        while path and path[-1][0].last <= segment.start:
             path.pop()
         position = path[-1][1] + path[-1][0].end - path[-1][0].start if path else 0
-        path.append((each, position))
-        for start in range(each.start, each.end, size):
-            end = min(start + size, each.end)
-            low, high = position + start - each.start, position + end - each.start
+        path.append((segment, position))
+        for start in range(segment.start, segment.end, size):
+            end = min(start + size, segment.end)
+            low, high = position + start - segment.start, position + end - segment.start
             keys = _runs(path, first[low], high)
             begins = torch.tensor(first[low:high]) - first[low]
             causal = low == first[low] and not begins.any()

@@ -99,7 +99,10 @@ class Privileged:
                 for place in conversation.branches:
                     branch = trace.branches[place]
                     known[id(branch)] = self.branch(branch, conversation, text or "", trace.task)
-        return [replace(each, branch=known.get(id(each.branch), each.branch)) for each in samples]
+        return [
+            replace(sample, branch=known.get(id(sample.branch), sample.branch))
+            for sample in samples
+        ]
 
     def branch(self, branch: Branch, conversation: Lineage, text: str, task: Task) -> Branch:
         """Return a branch with a privileged text in its first prompt; raises as above."""

@@ -139,7 +139,9 @@ class _Count:
         self._layer: int | None = None
         own = [*model.parameters(), *model.buffers()]
         self._held = {id(each.untyped_storage()): each.untyped_storage() for each in own}
-        layers = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+        layers = [
+            module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+        ]
         hooks = []
         for place, layer in enumerate(layers):
             hooks += [

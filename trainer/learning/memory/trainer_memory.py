@@ -86,11 +86,11 @@ class Shape:
         intermediate = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
         kinds = getattr(text, "layer_types", None) or text.num_hidden_layers * ["full_attention"]
         output: Any = model.get_output_embeddings()  # type: ignore[operator]
-        tables = [each for each in model.modules() if isinstance(each, torch.nn.Embedding)]
+        tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
         outside = {id(each.weight): each.weight.numel() for each in (*tables, output)}
-        sizes = {id(each): each.numel() for each in model.parameters()}
+        sizes = {id(parameter): parameter.numel() for parameter in model.parameters()}
         decoder: Any = model.get_decoder()  # type: ignore[operator]
-        passed = {id(each) for part in (decoder, output) for each in part.parameters()}
+        passed = {id(parameter) for part in (decoder, output) for parameter in part.parameters()}
         return cls(
             sum(sizes.values()),
             sum(sizes[each] for each in passed),
@@ -112,11 +112,11 @@ def _widths(text: Any) -> tuple[int, int]:
     # A config refuses to give such a setting; those of its layers have it.
     layers = list(getattr(text, "per_layer_config", None) or [text])
     queries = keys = 0
-    for each in layers:
-        heads = each.num_attention_heads
-        width = getattr(each, "head_dim", None) or each.hidden_size // heads
+    for layer in layers:
+        heads = layer.num_attention_heads
+        width = getattr(layer, "head_dim", None) or layer.hidden_size // heads
         queries += heads * width
-        keys += (getattr(each, "num_key_value_heads", None) or heads) * width
+        keys += (getattr(layer, "num_key_value_heads", None) or heads) * width
     return queries // len(layers), keys // len(layers)
 
 

@@ -38,9 +38,11 @@ def modes_of_training(model: Any, *, base: bool) -> list[torch.nn.Module]:
         return list(model.modules())
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    layers = (each for each in model.modules() if isinstance(each, GradientCheckpointingLayer))
+    layers = (
+        module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+    )
     # They recompute activations in training mode only.
-    return [*(each for each in layers if each.gradient_checkpointing), *_of_adapters(model)]
+    return [*(layer for layer in layers if layer.gradient_checkpointing), *_of_adapters(model)]
 
 
 def has_dropout(modules: Iterable[torch.nn.Module]) -> bool:

@@ -108,7 +108,7 @@ def token_logprobs(
     else:
         given |= {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
         places = [mask[:, 1:].nonzero(as_tuple=True) for mask in masks]
-        asked = [(each, torch.arange(len(each[0]), device=each[0].device)) for each in places]
+        asked = [(place, torch.arange(len(place[0]), device=place[0].device)) for place in places]
     if head == "whole":
         predicting: Any = torch.cat([predictors[1] for predictors, _ in asked])
         columns = predicting.unique()

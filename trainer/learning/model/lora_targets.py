@@ -124,7 +124,7 @@ def _found(model: Any, args: TrainerArgs) -> LoraTargets:
     }
     for setting, is_asked in asked.items():
         if is_asked:
-            found = [each for each in weights if each.setting == setting]
+            found = [weight for weight in weights if weight.setting == setting]
             if not found:
                 raise ConfigError(
                     f"trainer.args.{setting}: {type(model).__name__} has no such layer that can be "
@@ -153,7 +153,7 @@ def _found(model: Any, args: TrainerArgs) -> LoraTargets:
         modules,
         parameters,
         tuple(_in_words(wanted)),
-        any(each.kind == "router" for each in weights),
+        any(weight.kind == "router" for weight in weights),
         sum(each.adapter(args.lora_rank) for each in wanted),
     )
 
@@ -228,8 +228,8 @@ def _ends(wanted: list[str], known: Collection[str], parts: int) -> list[str]:
 
 def _in_words(weights: list[_Weight]) -> Iterator[str]:
     kinds: dict[str, dict[str, None]] = {}
-    for each in weights:
-        kinds.setdefault(each.kind, {})[each.name.rpartition(".")[2]] = None
+    for weight in weights:
+        kinds.setdefault(weight.kind, {})[weight.name.rpartition(".")[2]] = None
     for kind, names in kinds.items():
         yield f"{kind} ({', '.join(names)})"
 

@@ -113,7 +113,7 @@ def _gather(results: list[Any], tree: PrefixTree) -> Any:
     if isinstance(first, torch.Tensor):
         if first.shape[:2] != tree.rows_apart[0].shape:
             return first
-        return torch.cat([each.flatten(0, 1) for each in results])[tree.homes][None]
+        return torch.cat([result.flatten(0, 1) for result in results])[tree.homes][None]
     if type(first) in (tuple, list):
         return type(first)(_gather(list(each), tree) for each in zip(*results, strict=True))
     return first

@@ -224,8 +224,8 @@ def check_attention(model: Any, tolerance: float) -> None:
     segments = (Segment(0, 5, 17), Segment(5, 9, 17), Segment(9, 13, 13), Segment(13, 17, 17))
     positions = torch.tensor([*range(9), *range(9, 13), *range(9, 13)], device=weight.device)
     seen = torch.zeros(17, 17, dtype=torch.bool, device=weight.device)
-    for each in segments:
-        block = seen[each.start : each.last, each.start : each.end]
+    for segment in segments:
+        block = seen[segment.start : segment.last, segment.start : segment.end]
         block.copy_(torch.ones_like(block).tril())
     window = Reach(sliding_window_causal_mask_function(6), weight.device)
     near = seen & (positions[:, None] - positions < 6)

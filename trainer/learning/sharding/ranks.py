@@ -101,7 +101,7 @@ class Ranks:
         if self.count == 1:
             return
         joint = Accumulate | Finish | Together | Save
-        self._owed = any(isinstance(each, joint) for each in commands)
+        self._owed = any(isinstance(command, joint) for command in commands)
         with _all_there():
             dist.scatter_object_list([None], list(commands), src=0, group=self._commands)
 

@@ -49,7 +49,7 @@ class Weights:
         ranks.agree(self.fingerprint, model)
         if not ranks.sharding.together:
             model.to(ranks.accelerator.device)
-        ranks.align([each for each in model.parameters() if each.requires_grad])
+        ranks.align([parameter for parameter in model.parameters() if parameter.requires_grad])
         ranks.sharding.spread(self.module, ranks.accelerator.device)
         self.masters = Masters(model, offload=offload)
 

@@ -95,7 +95,9 @@ class Zero(Copies):
             raise ConfigError(f"DeepSpeed refuses its settings: {error}") from error
         _load_models_whole()  # a reference too
         self._modules = {id(module) for module in model.modules()}
-        self._trained = {id(each) for each in model.parameters() if each.requires_grad}
+        self._trained = {
+            id(parameter) for parameter in model.parameters() if parameter.requires_grad
+        }
         self._make_optimizer_state(model, optimizer)
 
     def _make_optimizer_state(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
