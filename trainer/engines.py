@@ -129,16 +129,16 @@ async def probe(
         await engine.leases.available()
         samplers = engine.samplers(timeout)
         try:
-            found = await asyncio.gather(
+            completions = await asyncio.gather(
                 *(_answer(sampler, prompt_ids, sampling, stops) for sampler in samplers.values())
             )
         finally:
             for sampler in samplers.values():
                 await sampler.close()
-        for url, answer in zip(samplers, found, strict=True):
+        for url, answer in zip(samplers, completions, strict=True):
             if isinstance(answer, ModelError):
                 engine.leave_out(url, answer)
-        answers = [answer for answer in found if isinstance(answer, Completion)]
+        answers = [answer for answer in completions if isinstance(answer, Completion)]
         if answers:
             break
     mine: dict[tuple[int, ...], list[float]] = {}  # most servers sample the same

@@ -61,9 +61,11 @@ def check_packages(*, needed: bool) -> Check:
     wrong = unmet(_required("train"), versions, extra="train")
     if not wrong:
         return Check("packages", shown)
-    said = "; ".join(wrong)
+    problems = "; ".join(wrong)
     level: Literal["missing", "note"] = "missing" if needed else "note"
-    return Check("packages", f"{shown}; {said}" if shown else said, level, _install("train"))
+    return Check(
+        "packages", f"{shown}; {problems}" if shown else problems, level, _install("train")
+    )
 
 
 def check_vllm(settings: VllmSettings, *, needed: bool) -> Check:
@@ -84,30 +86,33 @@ def check_vllm(settings: VllmSettings, *, needed: bool) -> Check:
         return Check("vLLM", f"the command {' '.join(command)}, whose version is not looked up")
     python = command[0]
     try:
-        found = _listed(python)
+        versions_there = _listed(python)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return Check("vLLM", f"{python} does not list its packages: {error}", bad)
-    versions: dict[str, str] = found["versions"]
+    versions: dict[str, str] = versions_there["versions"]
     build = next((name for name in BUILDS if name in versions), None)
     if build is None:
         fix = f"{python} -m pip install vllm"
         return Check("vLLM", f"{python} has no vLLM", bad, fix)
-    wrong = unmet(found["requires"], versions, only=BESIDE_VLLM)
+    wrong = unmet(versions_there["requires"], versions, only=BESIDE_VLLM)
     wrong += unmet(
         _required("vllm"), versions | {"vllm": versions[build]}, extra="vllm", only=BUILDS
     )
-    said = f"{build} {versions[build]} with transformers {versions.get('transformers', 'missing')}"
+    text = f"{build} {versions[build]} with transformers {versions.get('transformers', 'missing')}"
     if python != sys.executable:
-        said += f", in {python}"
+        text += f", in {python}"
     if wrong:
         fix = _install("vllm") if python == sys.executable else f"{python} -m pip check"
-        return Check("vLLM", f"{said}; {'; '.join(dict.fromkeys(wrong))}", bad, fix)
-    return Check("vLLM", said)
+        return Check("vLLM", f"{text}; {'; '.join(dict.fromkeys(wrong))}", bad, fix)
+    return Check("vLLM", text)
 
 
 def installed() -> dict[str, str]:
     """Return the versions of the installed packages, by normalised name."""
-    return {found.name.lower().replace("_", "-"): found.version for found in distributions()}
+    return {
+        distribution.name.lower().replace("_", "-"): distribution.version
+        for distribution in distributions()
+    }
 
 
 def unmet(

@@ -292,7 +292,7 @@ class Learner:
         self.version, self._unpublished = version, False
         prompt_ids, stops = self._setup.probe_ids, self._setup.renderer.stop_token_ids
         tolerance = self.config.inference.logprob_tolerance
-        asked = probe(
+        probed = probe(
             self.engine,
             self.policy,
             version,
@@ -301,7 +301,7 @@ class Learner:
             timeout=self.config.args.generation_timeout,
             tolerance=tolerance,
         )
-        gap = self._loop.call(asked, self.engine.check)
+        gap = self._loop.call(probed, self.engine.check)
         check_gap(gap, tolerance, version)
         return gap
 

@@ -39,19 +39,19 @@ class Gpu(NamedTuple):
 def check_machine() -> list[Check]:
     """Look at what any run uses: Python, cores, memory, files, shared memory."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    said = f"{cores} core{'s' * (cores != 1)}"
+    text = f"{cores} core{'s' * (cores != 1)}"
     if sys.platform != "win32":
-        said += f", {size_text(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))} of memory"
-    found = [
+        text += f", {size_text(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))} of memory"
+    checks = [
         Check("Python", f"{platform.python_version()}, {OURS} {version(OURS)}, {sys.prefix}"),
-        Check("CPU", said),
+        Check("CPU", text),
     ]
     if sys.platform != "win32":
-        found.append(check_files())
+        checks.append(check_files())
     shared = Path("/dev/shm")
     if shared.is_dir():
-        found.append(check_shared_memory(shutil.disk_usage(shared).total))
-    return found
+        checks.append(check_shared_memory(shutil.disk_usage(shared).total))
+    return checks
 
 
 def check_gpus(gpus: list[Gpu]) -> list[Check]:
@@ -65,23 +65,23 @@ def check_gpus(gpus: list[Gpu]) -> list[Check]:
     except ModuleNotFoundError:
         return []  # the check of packages says so
     count, cuda = torch.cuda.device_count(), torch.version.cuda
-    found = []
+    checks = []
     if not gpus and count:  # without nvidia-smi, as in some containers
         for number in range(count):
             kind = torch.cuda.get_device_properties(number)
-            found.append(Check(f"GPU {number}", f"{kind.name}, {size_text(kind.total_memory)}"))
+            checks.append(Check(f"GPU {number}", f"{kind.name}, {size_text(kind.total_memory)}"))
     for number, gpu in enumerate(gpus):
-        said = f"{gpu.name}, {size_text(gpu.free)} free of {size_text(gpu.total)}"
-        found.append(Check(f"GPU {number}", f"{said}, driver {gpu.driver}"))
+        text = f"{gpu.name}, {size_text(gpu.free)} free of {size_text(gpu.total)}"
+        checks.append(Check(f"GPU {number}", f"{text}, driver {gpu.driver}"))
     build = f"{torch.__version__}, built for {f'CUDA {cuda}' if cuda else 'the CPU'}"
-    if not found:
+    if not checks:
         return [
             Check(
                 "GPU", "none that NVIDIA's driver or torch shows: this machine trains on its CPU"
             ),
             Check("torch", build),
         ]
-    return [*found, check_build(build, cuda, gpus, count, torch.__version__)]
+    return [*checks, check_build(build, cuda, gpus, count, torch.__version__)]
 
 
 def check_build(said: str, cuda: str | None, gpus: list[Gpu], count: int, release: str) -> Check:
@@ -134,16 +134,16 @@ def check_disk(folder: Path, needed: int | None = None) -> Check:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    said = f"{size_text(free)} free where {folder}/ is"
+    text = f"{size_text(free)} free where {folder}/ is"
     if needed is None and free < DISK:
-        return Check("disk", f"{said}; a model and its checkpoints take more", "note")
+        return Check("disk", f"{text}; a model and its checkpoints take more", "note")
     if needed is None:
-        return Check("disk", said)
-    said += f"; checkpoints take about {size_text(needed)}"
+        return Check("disk", text)
+    text += f"; checkpoints take about {size_text(needed)}"
     if free >= needed:
-        return Check("disk", said)
+        return Check("disk", text)
     fix = "lower trainer.args.save_total_limit, or set trainer.args.output_dir on another disk"
-    return Check("disk", said, "missing", fix)
+    return Check("disk", text, "missing", fix)
 
 
 def check_files() -> Check:
@@ -154,18 +154,18 @@ def check_files() -> Check:
     if hard == resource.RLIM_INFINITY or hard >= FILES:
         most = "any number" if hard == resource.RLIM_INFINITY else f"up to {hard:,}"
         return Check("open files", f"{most}; {soft:,} unless a process asks for more")
-    said = f"{hard:,} at most: hundreds of concurrent requests to a server need more"
-    return Check("open files", said, "note", "ulimit -n 65536  # as root, or docker run --ulimit")
+    text = f"{hard:,} at most: hundreds of concurrent requests to a server need more"
+    return Check("open files", text, "note", "ulimit -n 65536  # as root, or docker run --ulimit")
 
 
 def check_shared_memory(total: int) -> Check:
     """Judge the size of ``/dev/shm``."""
-    said = f"{size_text(total)} in /dev/shm"
+    text = f"{size_text(total)} in /dev/shm"
     if total >= SHARED_MEMORY:
-        return Check("shm", said)
-    said += ", too little for NCCL and vLLM on several GPUs"
+        return Check("shm", text)
+    text += ", too little for NCCL and vLLM on several GPUs"
     return Check(
-        "shm", said, "note", "mount -o remount,size=8G /dev/shm  # or docker run --shm-size=8g"
+        "shm", text, "note", "mount -o remount,size=8G /dev/shm  # or docker run --shm-size=8g"
     )
 
 

@@ -78,8 +78,8 @@ def measure_step(trainer: RLTrainer, say: Callable[[str], None] = lambda _: None
     say("computing the same tokens ...")
     policy = trainer.policy
     with trainer.learner.training():
-        found = policy.sample_logprobs(samples)
-        branches = [_tokens(*pair) for pair in zip(samples, found, strict=True)]
+        logprobs = policy.sample_logprobs(samples)
+        branches = [_tokens(*pair) for pair in zip(samples, logprobs, strict=True)]
         rounding = {} if trainer.args.load_in_4bit else _rounding(policy.weights.module, samples)
     return compare(branches, rounding)
 

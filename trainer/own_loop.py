@@ -70,7 +70,7 @@ async def rollouts(
     """
     if not 0.0 <= max_error_rate <= 1.0:
         raise ConfigError(f"max_error_rate = {max_error_rate}: it is a share, from 0 to 1")
-    found = await evaluate(
+    evaluated = await evaluate(
         environment,
         model,
         tasks=list(tasks),
@@ -79,11 +79,11 @@ async def rollouts(
         sampling=sampling,
         seed=random.randrange(2**63) if seed is None else seed,
     )
-    failed = [trace for trace in found.traces if trace.error is not None]
-    check_failures(failed, len(found.traces), max_error_rate)
+    failed = [trace for trace in evaluated.traces if trace.error is not None]
+    check_failures(failed, len(evaluated.traces), max_error_rate)
     for trace, error in _failures(failed):
         log.warning("task %s failed, in the %s: %s", trace.task.id, error.boundary, error.message)
-    return found.traces
+    return evaluated.traces
 
 
 def samples(

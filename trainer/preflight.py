@@ -90,13 +90,13 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     renderer = make_renderer(config)
     check_tokenizer(args, renderer.tokenizer)
     verdicts = probe(renderer)
-    found = [
+    problems = [
         _member(name, environment, settings, config.args_of(settings), renderer, verdicts, say)
         for (name, environment), settings in zip(environments.items(), config.env, strict=True)
     ]
     members = [
         replace(member, table=table)
-        for table, (member, _) in zip(config.tables, found, strict=True)
+        for table, (member, _) in zip(config.tables, problems, strict=True)
     ]
     Mixture(members)  # its curricula can be made
     fit = fitted(config, model_config)
@@ -108,7 +108,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         fit.config,
         [replace(member, args=fit.config.args_of(member.settings)) for member in members],
         renderer,
-        found[0][1][: found[0][0].args.max_prompt_len],
+        problems[0][1][: problems[0][0].args.max_prompt_len],
         fit.shape.parameters,
         fit.shape.hidden,
         fit.memory,
@@ -300,7 +300,7 @@ def _check_prompts(
         ConfigError: If overlong prompts are an error, or no task of a split seems to be left.
     """
     over = {index for index, size in prompts.lengths.items() if size > args.max_prompt_len}
-    known = [tasks[index].id for index in sorted(over) if index < len(tasks)]
+    ids = [tasks[index].id for index in sorted(over) if index < len(tasks)]
     held_out = [task for index, task in enumerate(eval_tasks, len(tasks)) if index not in over]
     if not over:
         return [], held_out, ""
@@ -313,11 +313,11 @@ def _check_prompts(
             "shorten the prompts, or leave a few such tasks out with overlong_prompts = 'skip'"
         )
     gone = len(eval_tasks) - len(held_out)
-    which = f"{len(known)} of {len(tasks)} train tasks" if known else ""
-    which += " and " * bool(known and gone)
+    which = f"{len(ids)} of {len(tasks)} train tasks" if ids else ""
+    which += " and " * bool(ids and gone)
     which += f"{gone} of {len(eval_tasks)} held-out tasks" if gone else ""
     why = f"first prompts of more than max_prompt_len = {args.max_prompt_len} tokens"
-    return known, held_out, f"{which}, for {why} ({prompts.longest} in {prompts.task.id!r})"
+    return ids, held_out, f"{which}, for {why} ({prompts.longest} in {prompts.task.id!r})"
 
 
 def read_model_config(name: str) -> Any:

@@ -224,8 +224,8 @@ class RLTrainer:
     def _passes(self, left: list[Sample], shares: list[list[Sample]]) -> list[list[Sample]]:
         """Return the samples of each optimizer step, which for the first are what is left."""
         later = [*shares[1:], *shares * (self.args.num_iterations - 1)]
-        known = iter(self.policy.with_old_logprobs(list(chain(*later))))
-        return [left, *(list(islice(known, len(share))) for share in later)]
+        with_logprobs = iter(self.policy.with_old_logprobs(list(chain(*later))))
+        return [left, *(list(islice(with_logprobs, len(share))) for share in later)]
 
     def _finish(self) -> UpdateStats:
         """Take an optimizer step."""

@@ -313,10 +313,10 @@ def _by_key(tasks: Sequence[Task], by: str) -> dict[Any, list[Task]]:
     groups: dict[Any, list[Task]] = {}
     for task in tasks:
         if not isinstance(by, str) or by not in task.info:
-            known = ", ".join(task.info) or "nothing"
+            keys = ", ".join(task.info) or "nothing"
             raise ConfigError(
                 f"by = {by!r}: task {task.id!r} has no such key in its info."
-                f"{did_you_mean(str(by), task.info)} It has: {known}"
+                f"{did_you_mean(str(by), task.info)} It has: {keys}"
             )
         groups.setdefault(task.info[by], []).append(task)
     return groups

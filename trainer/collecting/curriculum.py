@@ -85,9 +85,11 @@ def make_curriculum(
     except TypeError as error:
         takes = [*inspect.signature(factory).parameters][2:]
         unknown = next((key for key in args if key not in takes), "")
-        said = f"there is no {unknown!r}.{did_you_mean(unknown, takes)}" if unknown else str(error)
+        problem = (
+            f"there is no {unknown!r}.{did_you_mean(unknown, takes)}" if unknown else str(error)
+        )
         raise ConfigError(
-            f"{setting}_args: {said} {name!r} takes: {', '.join(takes) or 'no arguments'}"
+            f"{setting}_args: {problem} {name!r} takes: {', '.join(takes) or 'no arguments'}"
         ) from None
     try:
         made = factory(tasks, seed, **args)
@@ -118,15 +120,15 @@ def find_curriculum(name: str, where: str = "env") -> Callable[..., Any]:
         return KNOWN[name]
     installed = entry_points(group=ENTRY_POINT_GROUP)
     if name in installed.names:
-        found = installed[name].load()
+        loaded = installed[name].load()
     elif ":" in name:
-        found = load_object(name, setting)
+        loaded = load_object(name, setting)
     else:
-        known = [*KNOWN, *installed.names]
+        names = [*KNOWN, *installed.names]
         raise ConfigError(
-            f"{setting} = {name!r}: unknown.{did_you_mean(name, known)} Known: {', '.join(known)}; "
+            f"{setting} = {name!r}: unknown.{did_you_mean(name, names)} Known: {', '.join(names)}; "
             "or name your own, my_curriculum.py:MyCurriculum"
         )
-    if not callable(found):
-        raise ConfigError(f"{setting} = {name!r} is no class, but {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
+    if not callable(loaded):
+        raise ConfigError(f"{setting} = {name!r} is no class, but {type(loaded).__name__}")
+    return loaded  # type: ignore[no-any-return]

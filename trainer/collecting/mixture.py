@@ -96,8 +96,8 @@ class TokenShares:
 
     def counts(self, total: int) -> list[int]:
         """Return how many of a step's groups each gets."""
-        known = [t / n for t, n in zip(self._tokens, self._ended, strict=True) if n]
-        usual = math.fsum(known) / len(known) if known else 1.0
+        means = [t / n for t, n in zip(self._tokens, self._ended, strict=True) if n]
+        usual = math.fsum(means) / len(means) if means else 1.0
         sizes = [
             max(1.0, tokens / ended) if ended else usual
             for tokens, ended in zip(self._tokens, self._ended, strict=True)
@@ -186,11 +186,11 @@ class Mixture:
     def _draw(self, environment: str) -> Draw:
         """Draw a task, and number it among the draws of all environments."""
         cursor = self.cursors[environment]
-        found = cursor.draw()
+        drawn = cursor.draw()
         # The sum rises with every draw, unless an environment was removed before a resume.
         position = sum(each.position for each in self.cursors.values()) - 1
         self._last = max(self._last + 1, position)
-        return found._replace(number=self._last)
+        return drawn._replace(number=self._last)
 
     def observe(self, groups: Sequence[Group]) -> list[str]:
         """Take note of all groups of a step, and return what the user should know.
@@ -209,12 +209,12 @@ class Mixture:
 
     def metrics(self) -> Metrics:
         """Return how many tasks rest or are left out, in all and by environment. For any thread."""
-        found: dict[str, Metrics] = {
+        by_name: dict[str, Metrics] = {
             name: {"tasks/resting": cursor.resting, "tasks/overlong": cursor.overlong}
             for name, cursor in self.cursors.items()
         }
-        return by_environment(found) | {
-            key: sum(each[key] for each in found.values())
+        return by_environment(by_name) | {
+            key: sum(each[key] for each in by_name.values())
             for key in ("tasks/resting", "tasks/overlong")
         }
 

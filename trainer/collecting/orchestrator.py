@@ -180,7 +180,7 @@ class Orchestrator:
         sampling = eval_sampling(args)
         base = derive_seed(args.seed, "eval")
         lines: dict[str, bytes | None] = {}  # of traces that have not been passed on, by their id
-        found: dict[tuple[str, int], Trace] = {}
+        traces_by_job: dict[tuple[str, int], Trace] = {}
 
         async def run(job: Job) -> Trace:
             ended = await self._run(member, job.task, job.seed(base), None, sampling)
@@ -192,7 +192,7 @@ class Orchestrator:
                 lines[ended.trace.id] = ended.line
 
         def keep(job: Job, trace: Trace) -> None:
-            found[job.task.id, job.index] = trace
+            traces_by_job[job.task.id, job.index] = trace
             on_trace(Ended(trace, lines.pop(trace.id)))
 
         numbers = range(args.eval_rollouts_per_example)
@@ -206,7 +206,9 @@ class Orchestrator:
             fetch=partial(self.runner.prefetch, member.name),
             score=score,
         )
-        result = Evaluation([found[job.task.id, job.index] for each in jobs for job in each])
+        result = Evaluation(
+            [traces_by_job[job.task.id, job.index] for each in jobs for job in each]
+        )
         counted = result.traces
         if args.overlong_prompts == "skip":
             counted = [trace for trace in counted if not is_overlong(trace)]

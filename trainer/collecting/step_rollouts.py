@@ -299,10 +299,10 @@ class StepRollouts:
         for attempt in range(tried, ATTEMPTS):
             seed = derive_seed(self._args.seed, "train", group.number, index, attempt)
             sampling = member.args.sampling
-            found = await self._run(member, group.task, seed, origin, sampling)
-            trace = found.trace
+            finished = await self._run(member, group.task, seed, origin, sampling)
+            trace = finished.trace
             if is_overlong(trace):
-                raise _Overlong(found)
+                raise _Overlong(finished)
             ended = self._ended[group.number]
             if trace.error is None and len(ended) >= self._args.rollouts_per_example:
                 group.stopped += 1  # the others came first, if only by a moment
@@ -310,7 +310,7 @@ class StepRollouts:
             if trace.error is None:
                 ended[index] = trace
             if trace.error is not None or not self._together(group):
-                self._on_trace(found)
+                self._on_trace(finished)
             if trace.error is None:
                 return
             group.failed.append(trace)

@@ -94,9 +94,9 @@ class TaskCursor:
                 f"{self.member.name!r} are longer than trainer.args.max_prompt_len = "
                 f"{self._args.max_prompt_len}; raise it"
             )
-        for found in self._coming(self.position):
-            self.position = found.number + 1
-            return found
+        for candidate in self._coming(self.position):
+            self.position = candidate.number + 1
+            return candidate
         raise ConfigError(
             f"{self._named}: it chooses only tasks whose first prompts are longer than "
             f"max_prompt_len = {self._args.max_prompt_len}; raise it"
@@ -105,10 +105,10 @@ class TaskCursor:
     def next(self, count: int) -> list[Task]:
         """Return the tasks that are drawn next, as far as can be seen now; draws none."""
         coming: list[Task] = []
-        for found in self._coming(self.position):
-            if len(coming) == count or found.number >= self.position + len(self._tasks):
+        for candidate in self._coming(self.position):
+            if len(coming) == count or candidate.number >= self.position + len(self._tasks):
                 break
-            coming.append(found.task)
+            coming.append(candidate.task)
         return coming
 
     def task(self, task_id: str) -> Task | None:
@@ -179,10 +179,10 @@ class TaskCursor:
     def _choose(self, number: int) -> Task:
         try:
             task = self._curriculum.choose(number)
-            known = self._by_id.get(task.id) is task
+            is_ours = self._by_id.get(task.id) is task
         except Exception as error:
             raise self._fault("choose", error) from error
-        if not known:
+        if not is_ours:
             raise TrainingError(f"{self._named}: choose returned a task that it was not given")
         return task
 

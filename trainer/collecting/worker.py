@@ -194,8 +194,8 @@ def make_sendable(trace: Trace) -> None:
 
 
 def _load_environments(setup: WorkerSetup) -> dict[str, Environment]:
-    known = set(sys.path)
-    sys.path += [each for each in setup.path if each not in known]
+    paths_before = set(sys.path)
+    sys.path += [each for each in setup.path if each not in paths_before]
     for name, module in setup.registrars.items():
         try:
             importlib.import_module(module)

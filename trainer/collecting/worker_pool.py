@@ -157,13 +157,13 @@ class WorkerPool:
             return []
         task = traces[0].task
         try:
-            found = await self._run(
+            scored = await self._run(
                 task, lambda _, peer: peer.call("score_group", environment, traces)
             )
         except WorkerLost as error:
-            found = [(None, Failure.of(error), None)] * len(traces)
+            scored = [(None, Failure.of(error), None)] * len(traces)
         ended = []
-        for trace, (score, failure, line) in zip(traces, found, strict=True):
+        for trace, (score, failure, line) in zip(traces, scored, strict=True):
             trace.score, trace.error = score, failure
             ended.append(Ended(trace, line))
         return ended

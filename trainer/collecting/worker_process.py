@@ -127,13 +127,13 @@ async def run_worker(
 
 async def _tell_silence(peer: Peer, name: str, silence: float, note: Callable[[str], None]) -> None:
     """Tell the user once each time when a worker gives no sign of life, until cancelled."""
-    told = False
+    reported = False
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if peer.quiet < QUIET_SECONDS:
-            told = False
-        elif not told:
-            told = True
+            reported = False
+        elif not reported:
+            reported = True
             note(
                 f"{name} has given no sign of life for {peer.quiet:.0f} s, and its rollouts wait: "
                 "its process may be stopped, or a function of the environment holds up its event "

@@ -98,25 +98,28 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
     """
     from vf.cluster.launch_files import Job, NodeSize, job_name, nodes_needed, roles
     from vf.trainer.processes.gpus import split_gpus
-    from vf.trainer.processes.placement import wanted
+    from vf.trainer.processes.placement import requested_processes
     from vf.trainer.run.worker_count import worker_count
     from vf.trainer.settings.load_config import load_config, overridden
 
     numbered = [config.trainer.devices or [], getattr(config.inference, "gpus", None) or []]
     gpus = args.gpus_per_node != 0
     needed = max(
-        sum(count * each.gpus for _, count, each in wanted(config, workers=0, gpus=gpus)),
+        sum(
+            count * each.gpus
+            for _, count, each in requested_processes(config, workers=0, gpus=gpus)
+        ),
         *(max(devices, default=-1) + 1 for devices in numbered),
     )
     node = NodeSize.of(needed, args.gpus_per_node, args.cpus_per_node, args.memory_per_node)
 
     def processes(config: Config) -> list[tuple[Role, int, Resources]]:
         workers, _ = worker_count(config, node.cpus, None)
-        return wanted(config, workers=workers, gpus=gpus)
+        return requested_processes(config, workers=workers, gpus=gpus)
 
     placed = processes(config)
-    asked = args.command == "kuberay" or config.cluster.backend == "ray"
-    if ray := asked or nodes_needed(placed, node) > 1:
+    wants_ray = args.command == "kuberay" or config.cluster.backend == "ray"
+    if ray := wants_ray or nodes_needed(placed, node) > 1:
         # See that the settings fit, before the run does. Its workers are as many as Ray gives.
         config, _ = load_config(args.config, [*args.set, "cluster.backend=ray"])
         placed = processes(config)

@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if first in COMMANDS:
         return run_command(f"vf-rl {first}", lambda: _command(first, words[1:]))
     if not first.startswith("-") and not Path(first).suffix and not Path(first).exists():
-        known = f" Commands: {', '.join(COMMANDS)}; to train, name a TOML"
-        hint = did_you_mean(first, COMMANDS) or known
+        listed = f" Commands: {', '.join(COMMANDS)}; to train, name a TOML"
+        hint = did_you_mean(first, COMMANDS) or listed
         return complain("vf-rl", f"there is no command {first!r}.{hint}", BAD_USAGE)
     args = _parse(words)
     return run_command("vf-rl", lambda: _train(args, words))

@@ -51,11 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         with own_stdout(args.json):
-            found = _sample(args.run, args.set) if args.run.suffix == ".toml" else _read(args)
+            mismatch = _sample(args.run, args.set) if args.run.suffix == ".toml" else _read(args)
         if args.json:
-            print_json(found.to_dict())
+            print_json(mismatch.to_dict())
         else:
-            _print(found)
+            _print(mismatch)
         return DONE
 
     return run_command("vf-rl mismatch", run, extra="train")
@@ -88,27 +88,27 @@ def _sample(path: Path, overrides: Sequence[str]) -> Mismatch:
         return measure_config(config, say)
 
 
-def _print(found: Mismatch) -> None:
+def _print(mismatch: Mismatch) -> None:
     from rich.table import Table
 
     from vf.runtime.terminal import make_console
     from vf.trainer.watching.mismatch import HIGH
 
     console = make_console()
-    console.print(_table("log p − log q, in nats", found.gaps))
-    if found.rounding:
+    console.print(_table("log p − log q, in nats", mismatch.gaps))
+    if mismatch.rounding:
         console.print(
-            _table("log p with these layers in bfloat16 − log p in float32", found.rounding)
+            _table("log p with these layers in bfloat16 − log p in float32", mismatch.rounding)
         )
     table = Table(title=f"corrections, weights up to {HIGH:g}", title_justify="left")
     table.add_column("importance_sampling_mode")
     for name in ("effective sample size", "clipped"):
         table.add_column(name, justify="right")
-    for price in found.prices:
+    for price in mismatch.prices:
         table.add_row(price.mode, f"{price.effective:.1%}", f"{price.bounded:.2%}")
     console.print(table)
-    if found.cause is not None:
-        console.print(f"likely cause: {found.cause}")
+    if mismatch.cause is not None:
+        console.print(f"likely cause: {mismatch.cause}")
 
 
 def _table(title: str, gaps: Sequence[Gap]) -> Table:

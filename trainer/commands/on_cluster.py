@@ -15,7 +15,7 @@ from vf.runtime.errors import ConfigError
 from vf.runtime.terminal import note_line, show
 from vf.trainer.processes.cluster_ranks import Ranks, run_ranks
 from vf.trainer.processes.launch import FLEET
-from vf.trainer.processes.placement import cluster_fleet, wanted
+from vf.trainer.processes.placement import cluster_fleet, requested_processes
 from vf.trainer.run.run_folder import make_folder
 from vf.trainer.settings.write_config import to_toml
 
@@ -47,7 +47,7 @@ def run_on_cluster(
     fleet = cluster_fleet(config)
     try:
         plan = check()
-        roles = wanted(config, workers=plan.workers, gpus=fleet.has_gpus)
+        roles = requested_processes(config, workers=plan.workers, gpus=fleet.has_gpus)
         fleet.reserve(roles)
         assert fleet.reservation is not None
         placed = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count, _ in roles)

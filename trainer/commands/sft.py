@@ -163,8 +163,8 @@ def _train(config: SftConfig, renderer: Renderer, folder: RunFolder, console: Co
         length = "max_steps" if config.args.max_steps else "num_epochs"
         more = f"{length}={2 * getattr(config.args, length)}"
         further = shlex.join(["--resume", str(folder.path), "--set", more])
-        said = f"already finished: {step} steps; to go further: vf-rl sft {further}"
-        console.print(said, soft_wrap=True)
+        message = f"already finished: {step} steps; to go further: vf-rl sft {further}"
+        console.print(message, soft_wrap=True)
         return DONE
     folder.open()
     folder.traces.rmdir()  # for rollouts, which SFT does not make

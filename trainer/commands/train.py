@@ -242,7 +242,7 @@ def _dry_run(plan: Plan, console: Console) -> int:
                 traces = trainer.collector.try_each()
         finally:
             folder.close()
-    said = []
+    rows = []
     for member, trace in zip(plan.environments, traces, strict=True):
         where = f" of {member.name}" if len(traces) > 1 else ""
         if (error := trace.error) is not None:
@@ -250,13 +250,13 @@ def _dry_run(plan: Plan, console: Console) -> int:
                 "vf-rl", f"a rollout{where} failed in the {error.boundary}: {error.message}"
             )
         reward = "not scored" if trace.reward is None else f"reward {trace.reward:.2f}"
-        said.append(
+        rows.append(
             f"one rollout{where} took {trace.timing['total']:.1f} s, {len(trace.turns)} turns, "
             f"{trace.completion_tokens} sampled tokens, {reward}"
         )
     from rich.text import Text
 
-    console.print(Text.assemble(("everything starts", GOOD), f": {'; '.join(said)}"))
+    console.print(Text.assemble(("everything starts", GOOD), f": {'; '.join(rows)}"))
     return DONE
 
 
@@ -271,7 +271,7 @@ def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Con
         ("export", command("vf-rl", "export", run)),
         ("continue", command("vf-rl", "--resume", run, "--set", f"max_steps={2 * summary.steps}")),
     ]
-    rows += [("time", said) for said in verdict(folder.read_metrics(), config).advice]
+    rows += [("time", sentence) for sentence in verdict(folder.read_metrics(), config).advice]
     spent = f"in {summary.seconds:.0f} s"
     if summary.eval_before is None or summary.eval_after is None:
         headline(console, f"{summary.steps} steps {spent}", "without held-out evaluation")

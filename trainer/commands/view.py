@@ -165,8 +165,8 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
     written = Written()
 
     def traces() -> Iterator[tuple[Trace, str]]:
-        for source, found in _readable(sources, written, advance):
-            yield found, source.model_behind(source.model_of(found))
+        for source, trace in _readable(sources, written, advance):
+            yield trace, source.model_behind(source.model_of(trace))
 
     check_export(args.export, bare=args.bare)
     with reading_bar(source.path for source in sources) as advance:
@@ -183,12 +183,12 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
     if not done.traces:
         args.export.unlink()
         return complain("vf-rl view", f"there are no traces to export. {NEEDED}")
-    told = {
+    remarks = {
         "have several token branches": done.forked,
         "have no tokens": done.without_tokens if args.export.suffix == ".parquet" else 0,
         "have tool calls but no record of the tools": done.without_tools,
     }
-    notes = "".join(f"; {count} of them {what}" for what, count in told.items() if count)
+    notes = "".join(f"; {count} of them {what}" for what, count in remarks.items() if count)
     print(f"{done.traces} traces in {args.export} ({done.size / 1e6:.1f} MB){notes}")
     return DONE
 
@@ -199,14 +199,14 @@ def _readable(
     """Yield the traces; lines that are not traces are counted in ``written``."""
     for source in sources:
         problems = 0
-        for found in read(source, advance):
-            if isinstance(found, Unreadable):
+        for line in read(source, advance):
+            if isinstance(line, Unreadable):
                 problems += 1
                 if problems == 1:
-                    written.problems.append(f"{source.path}, line {found.line}: {found.why}")
+                    written.problems.append(f"{source.path}, line {line.line}: {line.why}")
             else:
                 written.traces += 1
-                yield source, found
+                yield source, line
         written.unreadable += problems
 
 

@@ -97,9 +97,9 @@ class Watch:
             TrainingError: If another trainer process is gone.
         """
         self._ranks.tell([Together("objective.watch.take", ())] * self._ranks.count)
-        found = self.take()
+        kept = self.take()
         self._ranks.joined()
-        return found
+        return kept
 
     def take(self) -> dict[int, Seen]:
         """Do this rank's part of :meth:`collect`; rank 0 gets what all have kept."""

@@ -42,7 +42,7 @@ from vf.trainer.learning.losses.policy_gradient import (
     build_loss,
     masked,
 )
-from vf.trainer.learning.model.forward import Found
+from vf.trainer.learning.model.forward import Predictions
 from vf.trainer.learning.sharding.ranks import Ranks
 from vf.trainer.settings.config import TrainerArgs
 
@@ -166,7 +166,7 @@ class Objective:
     def __call__(
         self,
         batch: MicroBatch,
-        found: Found,
+        found: Predictions,
         reference: torch.Tensor | None = None,
         mean_gap: float = 0.0,
         router: torch.Tensor | None = None,
@@ -288,14 +288,14 @@ class Objective:
     def _token_losses(self, arrays: LossArrays) -> TokenLosses:
         name = self._name
         try:
-            found = self._loss_fn(arrays)
+            losses = self._loss_fn(arrays)
         except Exception as error:
             if name is None:
                 raise
             raise TrainingError(
                 f"the loss {name!r} raised {type(error).__name__}: {error}"
             ) from error
-        values = found.values if isinstance(found, TokenLosses) else found
+        values = losses.values if isinstance(losses, TokenLosses) else losses
         if not isinstance(values, torch.Tensor) or values.shape != arrays.loss_mask.shape:
             what = (
                 f"a tensor of shape {tuple(values.shape)}"
@@ -311,7 +311,7 @@ class Objective:
                 f"the loss {name!r} returned values without a gradient; compute them from "
                 "arrays.logprobs"
             )
-        held = found if isinstance(found, TokenLosses) else TokenLosses(values)
+        held = losses if isinstance(losses, TokenLosses) else TokenLosses(values)
         for what, which in (("clipped", held.clipped), ("dropped", held.dropped)):
             if which is not None and (which.dtype, which.shape) != (torch.bool, values.shape):
                 raise TrainingError(

@@ -26,13 +26,13 @@ from vf.trainer.settings.config import TrainerArgs
 Supported = tuple[tuple[int, ...], ...]
 Tokens = tuple[tuple[int, ...], tuple[bool, ...], float | None, Supported, tuple[bytes, ...]]
 # Of each of them its log-probability, and of those that are trained a teacher's likeliest tokens.
-Known = dict[Tokens, tuple[tuple[float, ...], Likeliest | None]]
-Which = Literal["old_logprobs", "teacher_logprobs"]
+LogprobsByTokens = dict[Tokens, tuple[tuple[float, ...], Likeliest | None]]
+LogprobField = Literal["old_logprobs", "teacher_logprobs"]
 
 
-def by_tokens(work: Iterable[Work]) -> Known:
+def by_tokens(work: Iterable[Work]) -> LogprobsByTokens:
     """Return what a pass without gradient found for each row; 0 for tokens that are not trained."""
-    known: Known = {}
+    by_token_ids: LogprobsByTokens = {}
     for each in work:
         batch, mask = each.batch, each.batch.loss_mask
         if each.reference is None:
@@ -40,7 +40,7 @@ def by_tokens(work: Iterable[Work]) -> Known:
         supports = iter([] if batch.supports is None else map(tuple, batch.supports.lists()))
         spread = torch.zeros(mask.shape).masked_scatter(mask, each.reference.float().cpu())
         counts = mask.sum(1).tolist()
-        told = (
+        top = (
             [None] * len(mask) if each.likeliest is None else each.likeliest.to("cpu").split(counts)
         )
         for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
@@ -49,11 +49,13 @@ def by_tokens(work: Iterable[Work]) -> Known:
             key = tuple(ids.tolist()), tuple(trained.tolist())
             experts = () if batch.experts is None else experts_of_row(batch.experts[row, :length])
             tokens = *key, batch.temperature, own if any(own) else (), tuple(experts)
-            known[tokens] = tuple(spread[row, :length].tolist()), told[row]
-    return known
+            by_token_ids[tokens] = tuple(spread[row, :length].tolist()), top[row]
+    return by_token_ids
 
 
-def asked(samples: Sequence[Sample], args: TrainerArgs, which: Which) -> list[Sample]:
+def samples_for_pass(
+    samples: Sequence[Sample], args: TrainerArgs, which: LogprobField
+) -> list[Sample]:
     """Return what a pass is to be made over: each sample once, and none that is too long."""
     once = list({id(sample): sample for sample in samples}.values())
     return fit(once, args, longest_taught(args) if which == "teacher_logprobs" else None)[0]
@@ -62,7 +64,7 @@ def asked(samples: Sequence[Sample], args: TrainerArgs, which: Which) -> list[Sa
 def attach(
     samples: Sequence[Sample],
     known: Mapping[Tokens, tuple[tuple[float, ...], Likeliest | None]],
-    which: Which = "old_logprobs",
+    which: LogprobField = "old_logprobs",
 ) -> list[Sample]:
     """Return samples with their log-probabilities; those of none stay as they are.
 

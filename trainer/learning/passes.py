@@ -33,7 +33,7 @@ def unwatched(name: str, batch: MicroBatch | None) -> AbstractContextManager[Non
     return nullcontext()
 
 
-def wanted(args: TrainerArgs) -> dict[str, bool]:
+def requested_outputs(args: TrainerArgs) -> dict[str, bool]:
     """Return what of a pass carries loss: the same on every rank, whatever its samples hold."""
     return {
         "entropy_gradient": args.entropy_coef > 0,
@@ -117,10 +117,15 @@ class Passes:
     def pass_idly(self, forward: Forward, **wanted: bool) -> torch.Tensor:
         """Make a pass over the least micro-batch; return a sum of all that was computed."""
         idle = self.idle()
-        found = forward(idle, self.temperature(idle), **wanted)
-        results = (found.logprobs, found.entropy, found.observed, found.teacher_kl)
+        predictions = forward(idle, self.temperature(idle), **wanted)
+        results = (
+            predictions.logprobs,
+            predictions.entropy,
+            predictions.observed,
+            predictions.teacher_kl,
+        )
         sums = [result.sum() for result in results if result is not None and result.requires_grad]
-        return torch.stack(sums or [found.logprobs.sum()]).sum()
+        return torch.stack(sums or [predictions.logprobs.sum()]).sum()
 
     def ask(self, whole: Iterable[Work], rounds: int, forward: Forward, phase: str) -> list[Work]:
         """Return work with log-probabilities of its trained tokens, of any model.
@@ -139,8 +144,8 @@ class Passes:
             if work.reference is None:
                 batch = work.batch.to(self._ranks.accelerator.device)
                 with self.phase(phase, batch):
-                    found = forward(batch, self.temperature(batch))
-                work.reference, work.likeliest = found.logprobs, found.likeliest
+                    predictions = forward(batch, self.temperature(batch))
+                work.reference, work.likeliest = predictions.logprobs, predictions.likeliest
 
         work = self.cut(whole)
         with self._without_gradient(forward):

@@ -30,8 +30,14 @@ from vf.trainer.learning.model.precision import allow_tf32, compute_dtype
 from vf.trainer.learning.model.quantized import check_quantized
 from vf.trainer.learning.model.self_test import choose_forward
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
-from vf.trainer.learning.old_logprobs import Known, Which, asked, attach, by_tokens
-from vf.trainer.learning.passes import Passes, wanted
+from vf.trainer.learning.old_logprobs import (
+    LogprobField,
+    LogprobsByTokens,
+    attach,
+    by_tokens,
+    samples_for_pass,
+)
+from vf.trainer.learning.passes import Passes, requested_outputs
 from vf.trainer.learning.sharding.checkpoint_shards import OPTIMIZER, PARAMETERS, Stored
 from vf.trainer.learning.sharding.rank_commands import Accumulate, Finish, Together
 from vf.trainer.learning.sharding.ranks import Ranks, together
@@ -95,7 +101,7 @@ class Policy:
         self._trained = modes_of_training(model, base=not args.disable_dropout)
         # Dropout must differ between samples, and so must the activations that it is applied to.
         share = args.share_prefixes and not has_dropout(self._trained)
-        self._wanted = wanted(args)
+        self._wanted = requested_outputs(args)
         self.passes = Passes(self.forward, self.ranks, self.budget, args.temperature, share=share)
         frozen = Frozen(args, self.model, self.sharding, device, self._given)
         self.reference, beside = frozen.reference()
@@ -173,17 +179,19 @@ class Policy:
             return list(samples)
         return self._with("teacher_logprobs", samples)
 
-    def _with(self, which: Which, samples: Sequence[Sample]) -> list[Sample]:
+    def _with(self, which: LogprobField, samples: Sequence[Sample]) -> list[Sample]:
         if not samples:
             return []
-        todo = asked(samples, self.args, which)
+        todo = samples_for_pass(samples, self.args, which)
         batches, rounds = self.passes.share_out(todo, [0] * self.ranks.count)
-        self.ranks.tell([Together("known", (which, part, rounds)) for part in batches])
-        found = self.known(which, batches[0], rounds)
+        self.ranks.tell([Together("find_logprobs", (which, part, rounds)) for part in batches])
+        by_token_ids = self.find_logprobs(which, batches[0], rounds)
         self.ranks.joined()
-        return attach(samples, found, which)
+        return attach(samples, by_token_ids, which)
 
-    def known(self, which: Which, batches: list[MicroBatch], rounds: int) -> Known:
+    def find_logprobs(
+        self, which: LogprobField, batches: list[MicroBatch], rounds: int
+    ) -> LogprobsByTokens:
         """Do this rank's part of what samples ask for; rank 0 gets what all have found."""
         teacher = self._teacher_forward if which == "teacher_logprobs" else None
         phase = "forward" if teacher is None else "teacher"
@@ -270,11 +278,11 @@ class Policy:
         args = self.args
         batch = work.batch.to(self.accelerator.device)
         with self.passes.phase("forward", batch), self.router_loss.watching():
-            found = self.forward(batch, self.passes.temperature(batch), **self._wanted)
+            predictions = self.forward(batch, self.passes.temperature(batch), **self._wanted)
             router = self.router_loss(batch, work.token_weight)
             objective = self.objective if work.loss is None else Objective(args, work.loss)
             routed = router, self.forward.compared
-            loss, sums = objective(batch, found, work.reference, work.mean_gap, *routed)
+            loss, sums = objective(batch, predictions, work.reference, work.mean_gap, *routed)
         with self.passes.phase("backward", batch):
             self.sharding.backward(loss)
         self._sums += sums
@@ -342,8 +350,8 @@ class Policy:
         branch = Branch()
         branch.add_context(prompt_ids, 0)
         branch.add_sampled(token_ids, [0.0] * len(token_ids), [0] * len(token_ids), 0)
-        [found] = self.sample_logprobs([Sample(branch, 0.0)])
-        return found[len(prompt_ids) :].tolist()
+        [logprobs] = self.sample_logprobs([Sample(branch, 0.0)])
+        return logprobs[len(prompt_ids) :].tolist()
 
     @together("sample_logprobs")
     def sample_logprobs(self, samples: Sequence[Sample]) -> list[torch.Tensor]:

@@ -92,9 +92,9 @@ class Teacher:
         if seen is not None:
             return attach_told(samples, self.ask(seen))
         if self._server is not None:
-            told = self._loop.call(self._server.ask(samples), self._watch)
-            check_ids(told, self._policy.model.config.get_text_config().vocab_size)
-            return told
+            answers = self._loop.call(self._server.ask(samples), self._watch)
+            check_ids(answers, self._policy.model.config.get_text_config().vocab_size)
+            return answers
         if self._policy.args.teacher_model is None:
             return list(samples)
         with self._training():
@@ -231,8 +231,8 @@ class TeacherServer:
                 float(each[str(token)]["logprob"]) if trained and place else 0.0
                 for place, (token, trained, each) in enumerate(zip(ids, mask, found, strict=True))
             )
-            asked = [*compress(found[1:], mask[1:])] if self._top_k else []
-            return logprobs, likeliest(asked, self._top_k) if asked else None
+            candidates = [*compress(found[1:], mask[1:])] if self._top_k else []
+            return logprobs, likeliest(candidates, self._top_k) if candidates else None
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise TrainingError(
                 f"the teacher's server at {self._client.base_url} answered without the "
@@ -268,8 +268,8 @@ def check_ids(samples: Sequence[Sample], vocabulary: int) -> None:
     Raises:
         TrainingError: If the server names a token that the policy does not know.
     """
-    told = [sample.likeliest.ids for sample in samples if sample.likeliest is not None]
-    largest = max((int(ids.max()) for ids in told), default=0)
+    ids_named = [sample.likeliest.ids for sample in samples if sample.likeliest is not None]
+    largest = max((int(ids.max()) for ids in ids_named), default=0)
     if largest >= vocabulary:
         raise TrainingError(
             f"to the teacher the token {largest} is among the teacher_top_k likeliest, and the "

@@ -51,7 +51,7 @@ def check_devices(config: Config) -> None:
     devices, gpus = config.trainer.devices, config.trainer.gpus
     if devices is None or is_elsewhere(config):
         return
-    found = _devices_found(f"trainer.gpus = {gpus}", "train on what there is")
+    count = _devices_found(f"trainer.gpus = {gpus}", "train on what there is")
     if config.cluster.backend == "ray":
         return  # which gave this process its device
     if OUTER_DEVICES not in os.environ:
@@ -59,7 +59,7 @@ def check_devices(config: Config) -> None:
             f"trainer.gpus = {gpus} takes effect only in runs that `vf-rl` starts; leave it out "
             "and set CUDA_VISIBLE_DEVICES"
         )
-    if found < len(devices):
+    if count < len(devices):
         raise ConfigError(f"trainer.gpus = {gpus}: not all of these CUDA devices exist")
     if world().size not in (1, len(devices)):
         raise ConfigError(
@@ -83,12 +83,12 @@ def check_server_devices(config: Config) -> None:
 
         check_divided(server, cpu=not torch.cuda.device_count())
         return
-    found = _devices_found(f"inference.gpus = {gpus}", "serve from the CPU")
+    count = _devices_found(f"inference.gpus = {gpus}", "serve from the CPU")
     # Where the trainer's own are fewer than the machine's, their number says nothing.
     narrowed = OUTER_DEVICES in os.environ or "CUDA_VISIBLE_DEVICES" in os.environ
-    if not narrowed and max(gpus, default=0) >= found:
+    if not narrowed and max(gpus, default=0) >= count:
         raise ConfigError(
-            f"inference.gpus = {gpus} names device {max(gpus)}, but there are {found}, numbered "
+            f"inference.gpus = {gpus} names device {max(gpus)}, but there are {count}, numbered "
             "from 0"
         )
 
@@ -97,10 +97,10 @@ def _devices_found(setting: str, otherwise: str) -> int:
     """Return how many CUDA devices torch finds; raise ConfigError if there is none."""
     import torch
 
-    found = torch.cuda.device_count()
-    if not found:
+    count = torch.cuda.device_count()
+    if not count:
         raise ConfigError(
             f"{setting}, but torch finds no CUDA device on this machine; leave it out to "
             f"{otherwise}"
         )
-    return found
+    return count

@@ -228,12 +228,12 @@ def share_of(settings: VllmSettings) -> Share:
         parallel_args(settings.model_copy(update={"gpus": [*range(settings.gpus_per_replica)]}))
     beside = f" with inference.replicas = {servers}" * (servers > 1)
     if settings.gpus_per_replica is not None:
-        asked = f"inference.gpus_per_replica = {settings.gpus_per_replica}{beside} asks for"
-        return Share(copy, copy * servers, servers * settings.gpus_per_replica, asked)
+        wording = f"inference.gpus_per_replica = {settings.gpus_per_replica}{beside} asks for"
+        return Share(copy, copy * servers, servers * settings.gpus_per_replica, wording)
     if "data_parallel_size" in args:
         copies = whole_number(args, "data_parallel_size")
-        asked = f"inference.args.data_parallel_size = {copies}{beside} asks for"
-        return Share(copy, copy * servers, servers * copies * copy, asked)
+        wording = f"inference.args.data_parallel_size = {copies}{beside} asks for"
+        return Share(copy, copy * servers, servers * copies * copy, wording)
     return Share(copy, copy * servers, 0, f"inference.replicas = {servers} asks for")
 
 
@@ -265,10 +265,10 @@ def _idle(config: Config, total: int) -> str:
     used = sharing(config).processes
     if used >= total:
         return ""
-    said = f"of {total}, {used} train{'s' * (used == 1)}: trainer.gpus says how many"
+    text = f"of {total}, {used} train{'s' * (used == 1)}: trainer.gpus says how many"
     if not config.inference.in_process:
-        return said
-    return f'{said}, and inference.engine = "vllm" lets the others serve'
+        return text
+    return f'{text}, and inference.engine = "vllm" lets the others serve'
 
 
 def _others(devices: Sequence[int], total: int) -> list[int]:

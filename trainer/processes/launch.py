@@ -68,8 +68,8 @@ def world() -> World:
 
 def launcher() -> int | None:
     """Return the process id of the launcher, whose child this process is; None if not known."""
-    found = os.environ.get(LAUNCHER)
-    return int(found) if found else None
+    name = os.environ.get(LAUNCHER)
+    return int(name) if name else None
 
 
 def is_fsdp() -> bool:
@@ -83,8 +83,8 @@ def zero_stage() -> int | None:
     Raises:
         ConfigError: If DeepSpeed's own file cannot be read.
     """
-    asked = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
-    if world().size == 1 or not asked:
+    uses_deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
+    if world().size == 1 or not uses_deepspeed:
         return None
     file = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
     if file == "none":
@@ -151,11 +151,11 @@ def sharing(config: Config) -> Sharing:
     count = max(1, len(config.trainer.devices or []))
     if config.trainer.accelerate_config is None:
         return Sharing(count)
-    found = _read_accelerate_config(config.trainer.accelerate_config)
+    accelerate = _read_accelerate_config(config.trainer.accelerate_config)
     if config.trainer.devices is None:
-        count = max(1, int(found.num_processes))
-    settings = {**found.fsdp_config, **found.deepspeed_config}
-    stage = 3 if found.distributed_type == "FSDP" else int(settings.get("zero_stage", 0))
+        count = max(1, int(accelerate.num_processes))
+    settings = {**accelerate.fsdp_config, **accelerate.deepspeed_config}
+    stage = 3 if accelerate.distributed_type == "FSDP" else int(settings.get("zero_stage", 0))
     every = settings.get("fsdp_offload_params") is True
     moments = every or settings.get("offload_optimizer_device") == "cpu"
     return Sharing(count, stage, moments, every) if count > 1 else Sharing()
@@ -168,13 +168,13 @@ def check_deepspeed() -> None:
         ConfigError: If DeepSpeed is missing or too old.
     """
     try:
-        found = version("deepspeed")
+        installed = version("deepspeed")
     except PackageNotFoundError:
-        found = ""
-    if tuple(int(part) for part in re.findall(r"\d+", found)[:3]) < DEEPSPEED:
+        installed = ""
+    if tuple(int(part) for part in re.findall(r"\d+", installed)[:3]) < DEEPSPEED:
         needed = ".".join(map(str, DEEPSPEED))
         raise ConfigError(
-            f"the Accelerate config asks for DeepSpeed, which is {found or 'not installed'}: "
+            f"the Accelerate config asks for DeepSpeed, which is {installed or 'not installed'}: "
             f"{needed} or newer is needed, `pip install 'vf-rl[deepspeed]'`"
         )
 

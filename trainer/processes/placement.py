@@ -39,7 +39,7 @@ def open_fleet(config: Config, workers: int) -> Fleet:
         return RayFleet.joined(Reservation.from_text(text), os.environ[OWN_HOST])
     fleet = cluster_fleet(config)
     try:
-        roles = wanted(config, workers=workers, gpus=fleet.has_gpus)
+        roles = requested_processes(config, workers=workers, gpus=fleet.has_gpus)
         fleet.reserve([role for role in roles if role[0] != "rank"])
     except BaseException:
         fleet.stop()  # which leaves the cluster
@@ -64,7 +64,9 @@ def cluster_fleet(config: Config) -> RayFleet:
     )
 
 
-def wanted(config: Config, *, workers: int, gpus: bool) -> list[tuple[Role, int, Resources]]:
+def requested_processes(
+    config: Config, *, workers: int, gpus: bool
+) -> list[tuple[Role, int, Resources]]:
     """Return what a run asks a cluster for: how many processes of each role, and their size.
 
     Args:
@@ -76,15 +78,15 @@ def wanted(config: Config, *, workers: int, gpus: bool) -> list[tuple[Role, int,
         ConfigError: If ``trainer.accelerate_config`` cannot be read.
     """
     cpu = config.trainer.gpus is None and (not gpus or uses_cpu(config))
-    found: list[tuple[Role, int, Resources]] = [
+    requests: list[tuple[Role, int, Resources]] = [
         ("rank", rank_count(config), size_of(config, "rank", int(not cpu)))
     ]
     if (settings := config.inference.started) is not None:
         size = size_of(config, "server", gpus_of_server(settings, cpu=cpu))
-        found.append(("server", settings.replicas, size))
+        requests.append(("server", settings.replicas, size))
     if workers:
-        found.append(("worker", workers, size_of(config, "worker", 0)))
-    return found
+        requests.append(("worker", workers, size_of(config, "worker", 0)))
+    return requests
 
 
 def gpus_of_server(settings: VllmSettings, *, cpu: bool) -> int:

@@ -22,8 +22,8 @@ def interface_of(address: str) -> str | None:
     import psutil
 
     wanted = ipaddress.ip_address(address)
-    for name, found in psutil.net_if_addrs().items():
-        for each in found:
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
             try:
                 own = ipaddress.ip_address(each.address.partition("%")[0])
             except ValueError:  # a hardware address

@@ -166,16 +166,16 @@ async def _prompt(environment: Environment, renderer: Renderer, task: Task) -> l
     except ConfigError as error:
         raise ConfigError(f"{what}: {error}") from error
     except Exception as error:
-        said = str(error) if isinstance(error, VfError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{what} failed: {said}{_asked(error)}") from error
+        reason = str(error) if isinstance(error, VfError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{what} failed: {reason}{_asked(error)}") from error
     finally:
         await _end(episode)
 
 
 def _late(what: str, error: TimeoutError, limit: str | None) -> ConfigError:
     """Return what is said of a limit that was passed, or of a timeout of the code's own (None)."""
-    said = f"raised TimeoutError: {error}" if limit is None else f"took longer than {limit}"
-    return ConfigError(f"{what} {said}")
+    reason = f"raised TimeoutError: {error}" if limit is None else f"took longer than {limit}"
+    return ConfigError(f"{what} {reason}")
 
 
 def _asked(error: BaseException | None) -> str:

@@ -45,9 +45,9 @@ class Group:
     @property
     def outcomes(self) -> list[float]:
         """The outcomes of the scored rollouts, or their rewards where a rubric has no outcome."""
-        found = [trace.score.outcome for trace in self.traces if trace.score is not None]
-        known = [outcome for outcome in found if outcome is not None]
-        return known if len(known) == len(self.traces) else self.rewards
+        outcomes = [trace.score.outcome for trace in self.traces if trace.score is not None]
+        scored = [outcome for outcome in outcomes if outcome is not None]
+        return scored if len(scored) == len(self.traces) else self.rewards
 
     @property
     def uniform(self) -> bool:
@@ -59,12 +59,12 @@ class Group:
     @property
     def role_rewards(self) -> dict[str, list[float]]:
         """The rewards of each trained role in the scored rollouts; empty without roles."""
-        found: dict[str, list[float]] = {}
+        by_role: dict[str, list[float]] = {}
         for trace in self.traces:
             for name, role in trace.roles.items():
                 if role.trained:
-                    found.setdefault(name, []).append(role.reward)
-        return found
+                    by_role.setdefault(name, []).append(role.reward)
+        return by_role
 
     @property
     def loss_tokens(self) -> int:

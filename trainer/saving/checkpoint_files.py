@@ -36,8 +36,8 @@ class DamagedCheckpoint(ConfigError):
         elif path.is_file() and not path.stat().st_size:
             why = "it is empty"
         else:
-            said = str(error) or "it ends too early" * isinstance(error, EOFError)
-            why = said or type(error).__name__
+            reason = str(error) or "it ends too early" * isinstance(error, EOFError)
+            why = reason or type(error).__name__
         step = int(number) if (number := checkpoint.name.removeprefix("step-")).isdecimal() else 0
         before = [path.name for path in _complete(checkpoint.parent) if step_of(path) < step]
         hint = f"; resume from the one before it with --from {before[-1]}" if before else ""
@@ -46,8 +46,8 @@ class DamagedCheckpoint(ConfigError):
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint of a run, or None."""
-    found = _complete(folder)
-    return found[-1] if found else None
+    complete = _complete(folder)
+    return complete[-1] if complete else None
 
 
 def is_complete(path: Path) -> bool:
@@ -63,11 +63,11 @@ def named_checkpoint(folder: Path, name: str) -> Path:
         ConfigError: If there is none of that name; lists those that there are.
     """
     complete = {path.name: path for path in _complete(folder)}
-    found = complete.get(name) or complete.get(f"step-{name}")
-    if found is None:
-        known = ", ".join(complete) or "none"
-        raise ConfigError(f"--from {name}: {folder} has no such checkpoint; there are: {known}")
-    return found
+    named = complete.get(name) or complete.get(f"step-{name}")
+    if named is None:
+        names = ", ".join(complete) or "none"
+        raise ConfigError(f"--from {name}: {folder} has no such checkpoint; there are: {names}")
+    return named
 
 
 def set_aside_later(folder: Path, step: int) -> None:
@@ -84,13 +84,13 @@ def set_aside_later(folder: Path, step: int) -> None:
 
 def _complete(folder: Path) -> list[Path]:
     """Return a run's complete checkpoints, oldest first."""
-    found = {
+    by_step = {
         int(number): path
         for path in folder.glob("step-*")
         if (number := path.name.removeprefix("step-")).isdecimal()  # not a user's copy
         and is_complete(path)
     }
-    return [found[number] for number in sorted(found)]
+    return [by_step[number] for number in sorted(by_step)]
 
 
 def read_saved(checkpoint: Path) -> dict[str, Any]:
@@ -174,10 +174,10 @@ def remove_old(folder: Path, limit: int) -> None:
         folder: The run's folder of checkpoints.
         limit: How many stay, not counting those that were saved by the clock.
     """
-    found = _complete(folder)
-    staying = [path for path in found if not _is_rolling(path)]
-    kept = {*staying[-limit:], *found[-1:], (folder / BEST).resolve()}
-    for path in found:
+    complete = _complete(folder)
+    staying = [path for path in complete if not _is_rolling(path)]
+    kept = {*staying[-limit:], *complete[-1:], (folder / BEST).resolve()}
+    for path in complete:
         if path not in kept and path.resolve() not in kept:
             doomed = folder / f".removing-{path.name}"
             path.rename(doomed)  # so that a kill leaves no half checkpoint

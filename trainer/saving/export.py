@@ -163,8 +163,8 @@ def _how_to_generate(source: Source) -> tuple[Any, dict[str, Any]]:
     # With this mark, transformers would take the stop tokens from config.json instead.
     generation.pop("_from_model_config", None)
     eos = generation.get("eos_token_id")
-    known = [] if eos is None else [eos] if isinstance(eos, int) else eos
-    stops = Renderer(tokenizer, known, source.template_args).stop_token_ids
+    ids = [] if eos is None else [eos] if isinstance(eos, int) else eos
+    stops = Renderer(tokenizer, ids, source.template_args).stop_token_ids
     return tokenizer, generation | {"eos_token_id": stops[0] if len(stops) == 1 else stops}
 
 

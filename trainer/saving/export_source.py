@@ -49,9 +49,9 @@ def find_checkpoint(run: Path, which: str | None = None) -> Path:
         raise ConfigError(f"{run} has no checkpoint yet; a run writes one every save_steps")
     if which in (None, "last"):
         return last.resolve()
-    found = folder / str(which)
-    if found.parent == folder and is_complete(found):
-        return found.resolve()
+    named = folder / str(which)
+    if named.parent == folder and is_complete(named):
+        return named.resolve()
     names = [path.name for path in folder.glob("step-*") if is_complete(path)]
     there = f"there are: {', '.join(sorted(names, key=lambda name: (len(name), name)))}"
     if which == "best":
@@ -145,12 +145,12 @@ def _adapter_config(model: Path) -> dict[str, Any]:
 
 def _find_base(name: str) -> str:
     try:
-        found = Checkpoint.find(name)
+        base = Checkpoint.find(name)
     except ConfigError as error:
         raise ConfigError(
             f"the adapter's base cannot be found: {error}. Name it with --base"
         ) from error
-    if found.adapter is not None:
+    if base.adapter is not None:
         raise ConfigError(f"--base {name} is itself an adapter; name a whole model")
-    path = Path(resolve_model(found.base)).expanduser()
-    return str(path.absolute()) if path.is_dir() else found.base
+    path = Path(resolve_model(base.base)).expanduser()
+    return str(path.absolute()) if path.is_dir() else base.base

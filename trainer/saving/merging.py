@@ -34,12 +34,12 @@ def load_model(name: str, dtype: torch.dtype | str) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ConfigError(f"cannot load the model {name}: {_first_line(error)}") from error
-    if lost := sorted(found["missing_keys"]):
+    if lost := sorted(report["missing_keys"]):
         raise ConfigError(
             f"the model {name} is damaged: {len(lost)} weights are missing, {lost[0]} for one"
         )

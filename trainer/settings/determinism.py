@@ -72,7 +72,7 @@ def check_deterministic(
             "max_refill > 0 lets timing decide which environment has the fresh groups; set it to 0",
         ),
     ]
-    found = [f"trainer.args.{reason}" for holds, reason in wrong if holds]
+    problems = [f"trainer.args.{reason}" for holds, reason in wrong if holds]
     if not inference.in_process:
         why = "leaves out tokens that vLLM tells only beside a top_k; set one, or leave it out"
         tables = {"trainer.args": args} | {
@@ -80,14 +80,14 @@ def check_deterministic(
             for table, own in envs.items()
             if own.keys() & FILTERS.keys()
         }
-        found += [
+        problems += [
             f"{table}.{name} {why}"
             for table, each in tables.items()
             if not each.top_k
             for name in filters_used(each)
         ]
-    if found:
-        raise ValueError(f"trainer.args.deterministic = true cannot hold: {'; '.join(found)}")
+    if problems:
+        raise ValueError(f"trainer.args.deterministic = true cannot hold: {'; '.join(problems)}")
 
 
 def batch_invariant(settings: VllmSettings, *, cpu: bool) -> VllmSettings:

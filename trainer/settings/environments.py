@@ -162,8 +162,8 @@ def check_mixture(
         try:
             check(args.model_dump() | env.own_args)
         except ValidationError as error:
-            said = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{table}: {said}") from None
+            message = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{table}: {message}") from None
 
 
 def _check_names(envs: Sequence[EnvConfig]) -> None:

@@ -87,14 +87,14 @@ def _check_tables(path: Path) -> None:
     lines = {
         line.strip().replace(" ", ""): number for number, line in enumerate(text.splitlines(), 1)
     }
-    found = {
+    present = {
         kind: next((n for line, n in lines.items() if line.startswith(kind)), None)
         for kind in ("[env]", "[[env]]")
     }
-    if None not in found.values():
+    if None not in present.values():
         raise ConfigError(
-            f"{path}: [env] in line {found['[env]']} is the only environment of a run, and "
-            f"[[env]] in line {found['[[env]]']} one of several; write [[env]] for each"
+            f"{path}: [env] in line {present['[env]']} is the only environment of a run, and "
+            f"[[env]] in line {present['[[env]]']} one of several; write [[env]] for each"
         )
 
 
@@ -145,11 +145,13 @@ def _leave_aside(raw: dict[str, Any], for_vllm: bool) -> list[str]:
         raise ConfigError(f'{left[0]} is for a vLLM server: set inference.engine = "vllm", too')
     raw["inference"] = kept = {name: value for name, value in table.items() if name not in theirs}
     if isinstance(args := kept.get("args"), dict):
-        known = EmbeddedArgs.model_fields
+        own_fields = EmbeddedArgs.model_fields
         if engine == "vllm":
-            others = [name for name in args if name in known]
+            others = [name for name in args if name in own_fields]
         elif for_vllm or left:
-            others = [name for name in args if name not in known and not _near(name, known)]
+            others = [
+                name for name in args if name not in own_fields and not _near(name, own_fields)
+            ]
         else:
             others = []
         left += [f"inference.args.{name}" for name in others]
@@ -175,11 +177,11 @@ def _count_gpus(raw: dict[str, Any]) -> list[str]:
     servers, each = table.get("replicas", 1), table.get("gpus_per_replica")
     if not _is_count(servers) or not (each is None or _is_count(each)):
         return []  # that is the error
-    found: dict[str, int] = {}
+    update: dict[str, int] = {}
     if each is None and count % servers == 0:
-        found = {"gpus_per_replica": count // servers}
+        update = {"gpus_per_replica": count // servers}
     elif each is not None and "replicas" not in table and count % each == 0:
-        found = {"replicas": count // each}
+        update = {"replicas": count // each}
     elif each is None or count != servers * each:
         size = f" of gpus_per_replica = {each}" if each is not None else ""
         raise ConfigError(
@@ -187,8 +189,8 @@ def _count_gpus(raw: dict[str, Any]) -> list[str]:
             f"= {servers}{size} cannot share {count} equally: change one of them"
         )
     del table["gpus"]
-    table.update(found)
-    return [f"inference.gpus = {count} was understood as {k} = {n}" for k, n in found.items()]
+    table.update(update)
+    return [f"inference.gpus = {count} was understood as {k} = {n}" for k, n in update.items()]
 
 
 def _near(name: str, known: Iterable[str]) -> bool:

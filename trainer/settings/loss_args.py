@@ -164,8 +164,8 @@ class LossArgs(BaseModel):
     @classmethod
     def _is_loss(cls, name: object) -> object:
         """Say what other algorithms are here."""
-        known = get_args(LossName)
-        if name in known:
+        names = get_args(LossName)
+        if name in names:
             return name
         plain = re.sub(r"[^a-z]+", "_", str(name).lower()).strip("_")
         algorithm = {"drgrpo": "dr_grpo", "maxrl": "max_rl"}.get(plain, plain)
@@ -175,12 +175,12 @@ class LossArgs(BaseModel):
                 "docs/losses.md"
             )
         near = difflib.get_close_matches(algorithm, ALGORITHMS, n=1, cutoff=0.6)
-        if near and not difflib.get_close_matches(algorithm, known, n=1, cutoff=0.8):
+        if near and not difflib.get_close_matches(algorithm, names, n=1, cutoff=0.8):
             hint = f" {near[0]!r} is these settings: {ALGORITHMS[near[0]]}."
         else:
-            hint = did_you_mean(plain, known)
+            hint = did_you_mean(plain, names)
         raise ValueError(
-            f"there is no loss {name!r}.{hint} Known: {', '.join(known)}; see docs/losses.md"
+            f"there is no loss {name!r}.{hint} Known: {', '.join(names)}; see docs/losses.md"
         )
 
     @field_validator("learning_rate", mode="before")

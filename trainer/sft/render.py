@@ -70,14 +70,14 @@ def same_tokenizer(renderer: Renderer, trace: Trace) -> bool:
             key=lambda token: token[:2],
         )
         for position, ((sampled, turn), tokens) in enumerate(runs):
-            said = renderer.decode([token for _, _, token in tokens])
+            decoded = renderer.decode([token for _, _, token in tokens])
             if sampled:
                 shown = answers[turn : turn + 1]
-                if not shown or not _holds(said, shown[0]):
+                if not shown or not _holds(decoded, shown[0]):
                     return False
             elif not number and not position and prompts:
                 told = renderer.template.defuse(prompts[-1].content)
-                if _dense(told) not in _dense(said):
+                if _dense(told) not in _dense(decoded):
                     return False
     return True
 
@@ -161,17 +161,17 @@ def _shown(
     put back in front.
     """
     try:
-        asked = renderer.template.text(messages[:index], tools)
-        told = renderer.template.text(messages[: index + 1], tools)
+        before = renderer.template.text(messages[:index], tools)
+        after = renderer.template.text(messages[: index + 1], tools)
     except Exception as error:  # jinja raises whatever the template's author chose
         raise Unrenderable(f"the chat template refuses the conversation: {error}") from error
     opener = renderer.parser.reasoning_opener
-    whole = told.startswith(asked)
+    whole = after.startswith(before)
     if not whole and opened:
-        asked = asked.rstrip().removesuffix(opener)
-    if not told.startswith(asked):
+        before = before.rstrip().removesuffix(opener)
+    if not after.startswith(before):
         raise Unrenderable("the chat template rewrites the prompt when it has been answered")
-    answer, reasoning = told[len(asked) :], (messages[index].reasoning or "").strip("\n")
+    answer, reasoning = after[len(before) :], (messages[index].reasoning or "").strip("\n")
     if not whole and answer.startswith(opener):
         return answer.removeprefix(opener)
     if (whole or not opened) and reasoning in answer:

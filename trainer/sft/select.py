@@ -74,8 +74,8 @@ class Selection:
         """Return what was selected as pairs of name and text."""
         rows = [("traces", f"{self.read} read in {self.files} files, {self.kept} kept")]
         if self.evaluations:
-            said = f"{self.evaluations} files of held-out evaluations; name them to read them"
-            rows.append(("dropped", said))
+            text = f"{self.evaluations} files of held-out evaluations; name them to read them"
+            rows.append(("dropped", text))
         rows += [("dropped", f"{count} {why}") for why, count in self.dropped.most_common()]
         why = "".join(f", {count} {reason}" for reason, count in self.rendered.most_common())
         again = f"; {self.rendered.total()} rendered again{why}" if self.rendered else ""
@@ -149,9 +149,9 @@ def training_sources(paths: Sequence[str]) -> tuple[list[Source], int]:
         ConfigError: If a path does not exist, or a folder has no traces file.
     """
     named = {Path(path).resolve() for path in paths}
-    found = find_sources([Path(path) for path in paths])
-    kept = [s for s in found if not _is_evaluation(s.path) or s.path.resolve() in named]
-    return kept, len(found) - len(kept)
+    sources = find_sources([Path(path) for path in paths])
+    kept = [s for s in sources if not _is_evaluation(s.path) or s.path.resolve() in named]
+    return kept, len(sources) - len(kept)
 
 
 def _is_evaluation(path: Path) -> bool:
@@ -167,23 +167,23 @@ def _admitted(
     """Yield the traces that are good enough, each with the key of its task."""
     data, dropped, seen = config.data, selection.dropped, set()
     for source in sources:
-        for found in read(source, advance):
-            if isinstance(found, Unreadable):
+        for line in read(source, advance):
+            if isinstance(line, Unreadable):
                 dropped["lines that hold no trace"] += 1
                 continue
             selection.read += 1
-            if found.reward is not None:
-                selection.best_reward = max(found.reward, selection.best_reward or 0.0)
-            why = _flaw(found, config)
+            if line.reward is not None:
+                selection.best_reward = max(line.reward, selection.best_reward or 0.0)
+            why = _flaw(line, config)
             if why is None and data.deduplicate:
-                key = _fingerprint(found)
+                key = _fingerprint(line)
                 why = "say the same as another" if key in seen else None
                 seen.add(key)
             if why is not None:
                 dropped[why] += 1
                 continue
-            lone = found.info.get("foreign") is True and found.task.id.startswith("line ")
-            yield found, f"{found.environment}/{source.path if lone else ''}{found.task.id}"
+            lone = line.info.get("foreign") is True and line.task.id.startswith("line ")
+            yield line, f"{line.environment}/{source.path if lone else ''}{line.task.id}"
 
 
 def _flaw(trace: Trace, config: SftConfig) -> str | None:
@@ -305,12 +305,12 @@ def _held_out(tasks: Iterable[str], share: float, seed: int) -> set[str]:
 
 
 def _fingerprint(trace: Trace) -> bytes:
-    said = [
+    parts = [
         (m.role, m.content, m.reasoning, [(call.name, call.arguments) for call in m.tool_calls])
         for conversation in trace.conversations
         for m in conversation.messages
     ]
-    return hashlib.blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _nothing_left(selection: Selection, min_reward: float) -> str:

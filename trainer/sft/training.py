@@ -317,8 +317,8 @@ def _lora(model: Any, args: SftArgs) -> Any:
 
 def _padding(tokenizer: Any) -> int:
     """Return the id that fills up a batch; it is attended to by nothing and carries no loss."""
-    found = tokenizer.pad_token_id
-    return int(found if found is not None else tokenizer.eos_token_id or 0)
+    pad = tokenizer.pad_token_id
+    return int(pad if pad is not None else tokenizer.eos_token_id or 0)
 
 
 def _own_settings(model: Any) -> list[tuple[Any, dict[str, Any]]]:

@@ -277,17 +277,17 @@ class RunAlarms:
             The alarms' metrics: of each environment, and of all the one that is farthest from 0.
             And a note for every alarm that begins.
         """
-        found: dict[str, Metrics] = {}
+        by_name: dict[str, Metrics] = {}
         notes: list[str] = []
         for name, alarms in self._of.items():
             own = [group for group in groups if group.environment == name]
             if not own and len(self._of) > 1:
                 continue  # the step has none of its tasks
-            found[name], said = alarms.observe(own)
-            notes += [f"{name}: {note}" if len(self._of) > 1 else note for note in said]
+            by_name[name], kl_notes = alarms.observe(own)
+            notes += [f"{name}: {note}" if len(self._of) > 1 else note for note in kl_notes]
         worst = {
-            key: max((each[key] for each in found.values()), key=abs)
-            for key in next(iter(found.values()), {})
+            key: max((each[key] for each in by_name.values()), key=abs)
+            for key in next(iter(by_name.values()), {})
         }
         supported = any(
             branch.supports
@@ -296,8 +296,8 @@ class RunAlarms:
             for branch in trace.branches
         )
         others = [*self._args.values()]
-        kl, said = observe_kl(self._ringing, metrics, args, others, supported=supported)
-        return by_environment(found, len(self._of)) | worst | kl, notes + said
+        kl, kl_notes = observe_kl(self._ringing, metrics, args, others, supported=supported)
+        return by_environment(by_name, len(self._of)) | worst | kl, notes + kl_notes
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, as JSON values."""
@@ -323,9 +323,11 @@ def ringing(lines: Sequence[Metrics]) -> list[str]:
         for name, value in line.items():
             if name.startswith("alarm/") and value is not None and abs(value) >= CORRELATION:
                 rang.setdefault(name.removeprefix("alarm/"), []).append(line["step"])
-    said = []
+    sentences = []
     for name, steps in sorted(rang.items(), key=lambda each: -each[1][-1]):
         often = f"in {len(steps)} steps, last in step" if len(steps) > 1 else "in step"
         meaning = f": {ALARMS[name].meaning}" if name in ALARMS else ""
-        said.append(f"{name}, {often} {steps[-1]:g}{meaning}. logs/trainer.log says what to check.")
-    return said
+        sentences.append(
+            f"{name}, {often} {steps[-1]:g}{meaning}. logs/trainer.log says what to check."
+        )
+    return sentences

@@ -70,7 +70,7 @@ def verdict(lines: Sequence[Metrics], config: Config) -> Verdict:
     shares = {part: seconds / total for part, seconds in spent.items() if seconds > 0}
     bottleneck = max(shares, key=shares.__getitem__)
     seconds = total / len(last)
-    said = (
+    summary = (
         f"{_NAMES[bottleneck].capitalize()} takes {shares[bottleneck]:.0%} of a step's "
         f"{seconds:.3g} s"
     )
@@ -80,7 +80,7 @@ def verdict(lines: Sequence[Metrics], config: Config) -> Verdict:
         seconds=seconds,
         shares=shares,
         bottleneck=bottleneck,
-        advice=[f"{said}.", *advise(bottleneck, shares, seconds, means, config)],
+        advice=[f"{summary}.", *advise(bottleneck, shares, seconds, means, config)],
     )
 
 

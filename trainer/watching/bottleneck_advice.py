@@ -49,7 +49,7 @@ def advise(
         config: The run's settings. What they rule out is not advised.
     """
     case = _Case(shares, seconds, means, config)
-    return [f"{said}." for said in islice(_ADVISERS[bottleneck](case), MOST)]
+    return [f"{sentence}." for sentence in islice(_ADVISERS[bottleneck](case), MOST)]
 
 
 def _generate(case: _Case) -> Iterator[str]:

@@ -97,13 +97,15 @@ def _conversation(trace: Trace) -> Iterator[str]:
         answer = trace.task.answer
         words = answer if isinstance(answer, str) else json.dumps(answer, default=str)
         yield f'<div class="card answer"><h3>Expected answer</h3>{_text(words, "mono")}</div>'
-    found = trace.conversations
-    for place, said in enumerate(found[-CONVERSATIONS:], max(0, len(found) - CONVERSATIONS)):
-        if len(found) > 1:
-            why = [f"{f.kind}: {f.reason}" for f in trace.forks if f.turn in said.turns[:1]]
-            told = ", ".join([f"conversation {place + 1} of {len(found)}", *why])
-            yield f'<p class="rule">{escape(_one_line(told))}</p>'
-        yield from _messages(trace, said)
+    conversations = trace.conversations
+    for place, conversation in enumerate(
+        conversations[-CONVERSATIONS:], max(0, len(conversations) - CONVERSATIONS)
+    ):
+        if len(conversations) > 1:
+            why = [f"{f.kind}: {f.reason}" for f in trace.forks if f.turn in conversation.turns[:1]]
+            caption = ", ".join([f"conversation {place + 1} of {len(conversations)}", *why])
+            yield f'<p class="rule">{escape(_one_line(caption))}</p>'
+        yield from _messages(trace, conversation)
 
 
 def _messages(trace: Trace, said: Lineage) -> Iterator[str]:

@@ -35,14 +35,14 @@ def evaluation_metrics(
     whole = Evaluation([trace for result in results.values() for trace in result.traces])
     if all(trace.reward is None for trace in whole.traces):
         raise TrainingError("not one rollout of the held-out evaluation could be scored")
-    found = {name: _metrics(each) | _named(passed[name]) for name, each in results.items()}
-    return by_environment(found) | _metrics(whole) | _named(overall)
+    by_name = {name: _metrics(each) | _named(passed[name]) for name, each in results.items()}
+    return by_environment(by_name) | _metrics(whole) | _named(overall)
 
 
 def _metrics(result: Evaluation) -> Metrics:
     scored = [trace for trace in result.traces if trace.reward is not None]
-    found = _named(trace_metrics(scored) | branch_metrics(scored)) if scored else {}
-    return found | {
+    measured = _named(trace_metrics(scored) | branch_metrics(scored)) if scored else {}
+    return measured | {
         "eval/rollouts/scored": len(scored),
         "eval/rollouts/failed": result.errors,
         "eval/rollouts/unscored": result.unscored,

@@ -39,12 +39,12 @@ def observe_kl(
     ringing.add("kl")
     causes = _kl_causes(metrics, args, others, supported=supported)
     checks = _kl_checks(metrics)
-    found = f"Likely cause: {causes[0]}" if causes else "No setting explains it"
+    likeliest = f"Likely cause: {causes[0]}" if causes else "No setting explains it"
     rest = "; ".join(f"({place}) {check}" for place, check in enumerate(causes[1:] + checks, 1))
     return {"alarm/kl": 1.0}, [
         f"kl_sample_train is {worst:.3g} nats, above the threshold of {KL_THRESHOLD:g}: the tokens "
-        f"were sampled from another distribution than the one that is trained. {found}. Check in "
-        f"this order: {rest}"
+        f"were sampled from another distribution than the one that is trained. {likeliest}. Check "
+        f"in this order: {rest}"
     ]
 
 

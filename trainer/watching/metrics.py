@@ -42,7 +42,7 @@ def step_metrics(
     """
     seconds, args_of = times["total"], args_of or {"": args}
     own = {name: [group for group in groups if group.environment == name] for name in args_of}
-    found = {
+    measured = {
         name: rollout_metrics(each)
         | signal_metrics(each, step - 1, seconds, args)
         | shaping_metrics(each, args_of)
@@ -50,7 +50,7 @@ def step_metrics(
         if each and len(own) > 1
     }
     metrics: Metrics = {
-        **by_environment(found, len(args_of)),
+        **by_environment(measured, len(args_of)),
         **rollout_metrics(groups),
         **signal_metrics(groups, step - 1, seconds, args),
         **shaping_metrics(groups, args_of),
@@ -137,11 +137,11 @@ def user_metrics(traces: Sequence[Trace]) -> Metrics:
 
 def branch_metrics(traces: Sequence[Trace]) -> Metrics:
     """Return how many branches a rollout has, and its forks, in all and of each kind there is."""
-    found = Branching.of(traces)
+    branching = Branching.of(traces)
     return {
-        "branches_per_rollout": found.per_rollout,
-        "forks_per_rollout": found.forks.total() / max(1, found.rollouts),
-        **{f"forks/{kind}": count / found.rollouts for kind, count in found.forks.items()},
+        "branches_per_rollout": branching.per_rollout,
+        "forks_per_rollout": branching.forks.total() / max(1, branching.rollouts),
+        **{f"forks/{kind}": count / branching.rollouts for kind, count in branching.forks.items()},
     }
 
 
@@ -239,13 +239,13 @@ def pass_metrics(traces: Sequence[Trace], rollouts_per_example: int) -> Metrics:
     tally = Tally("", "", len(tasks), rollouts_per_example)
     for trace in traces:
         tally.add(trace)
-    found = tally.summary().pass_at
-    return {f"pass@{k}": at.mean for k, at in found.items() if at.tasks}
+    pass_at = tally.summary().pass_at
+    return {f"pass@{k}": at.mean for k, at in pass_at.items() if at.tasks}
 
 
 def _components(scores: Sequence[Score], kind: str) -> dict[str, list[float]]:
     """Return the values of one kind of component by name, where it applied."""
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for score in scores:
         named: dict[str, Mapping[str, float | None]] = {
             "penalty": score.penalties,
@@ -255,8 +255,8 @@ def _components(scores: Sequence[Score], kind: str) -> dict[str, list[float]]:
         }
         for name, value in named[kind].items():
             if value is not None:
-                found.setdefault(name, []).append(value)
-    return found
+                values.setdefault(name, []).append(value)
+    return values
 
 
 def update_metrics(

@@ -218,7 +218,7 @@ def _prices(branches: Sequence[Tokens]) -> list[Price]:
         "sequence_truncate": Correction(None, HIGH, of_sequence=True),
         "sequence_mask": Correction(1.0 / HIGH, HIGH, of_sequence=True),
     }
-    found = []
+    prices = []
     for mode, correction in corrections.items():
         made = [
             correction(branch.gaps[None], torch.ones_like(branch.gaps[None], dtype=torch.bool))
@@ -228,5 +228,5 @@ def _prices(branches: Sequence[Tokens]) -> list[Price]:
         bounded = torch.cat([each.bounded[0] for each in made])
         squares = float(weights.square().sum())
         share = float(weights.sum()) ** 2 / (len(weights) * squares) if squares else 0.0
-        found.append(Price(mode, share, float(bounded.double().mean())))
-    return found
+        prices.append(Price(mode, share, float(bounded.double().mean())))
+    return prices

@@ -47,14 +47,14 @@ class AboutFolders:
             written = file.stat().st_mtime
         except OSError:
             return ""
-        known = self._known.get(file)
-        if known is None or known[0] != written:
+        cached = self._known.get(file)
+        if cached is None or cached[0] != written:
             try:
-                found: Config | str = load_config(file)[0]
+                loaded: Config | str = load_config(file)[0]
             except ConfigError as error:  # of another version, or of something else
-                found = f"its settings are not shown: {error}"
-            known = self._known[file] = (written, found)
-        return known[1]
+                loaded = f"its settings are not shown: {error}"
+            cached = self._known[file] = (written, loaded)
+        return cached[1]
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:

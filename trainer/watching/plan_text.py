@@ -83,7 +83,7 @@ def describe_memory(memory: Memory, max_seq_len: int) -> list[tuple[str, str]]:
 
     whole = f", of {size_text(memory.free)} that are free" if memory.free else ""
     trainer = size_text(sum(memory.trainer.values()))
-    said = [("memory", f"about {trainer} at the peak{whole}: {parts(memory.trainer)}")]
+    rows = [("memory", f"about {trainer} at the peak{whole}: {parts(memory.trainer)}")]
     if memory.server:
         server = size_text(sum(memory.server.values()))
         where = "beside it" if memory.shared else "on each of its GPUs"
@@ -92,8 +92,8 @@ def describe_memory(memory: Memory, max_seq_len: int) -> list[tuple[str, str]]:
         count = max(0, int(memory.contexts))
         holds = f"{count:,} context{'s' * (count != 1)} of {max_seq_len:,} tokens"
         text = f"about {server} {where}: {parts(memory.server)}; the cache holds {holds}"
-        said.append(("server", text))
-    return said
+        rows.append(("server", text))
+    return rows
 
 
 def _of(member: RunEnvironment, plan: Plan) -> str:
@@ -108,14 +108,14 @@ def _environment(member: RunEnvironment, plan: Plan) -> str:
     few, args = "", member.args  # left_out names tasks that were too long; else there are no more
     if args.eval_strategy == "steps" and len(member.eval_tasks) < args.eval_examples:
         few = f" (of eval_examples = {args.eval_examples})" if not member.left_out else ""
-    said = (
+    text = (
         f"{name}: {len(member.tasks)} train tasks, "
         f"{len(member.eval_tasks)} held out{few}, {tools} tools"
     )
     own = [f"{key} = {value}" for key, value in settings.own_args.items()]
     if settings.curriculum != "uniform":
         own.append(f"curriculum = {settings.curriculum}")
-    return f"{said}; {', '.join(own)}" if own else said
+    return f"{text}; {', '.join(own)}" if own else text
 
 
 def _mixture(plan: Plan) -> str:

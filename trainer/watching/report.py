@@ -101,5 +101,5 @@ def _samples(folder: RunFolder) -> str:
         if chosen
     )
     command = escape(f"vf-rl view {folder.path}")
-    said = f'<p class="faint">A sample. All traces, token by token: <code>{command}</code></p>'
-    return said + body if body else ""
+    caption = f'<p class="faint">A sample. All traces, token by token: <code>{command}</code></p>'
+    return caption + body if body else ""

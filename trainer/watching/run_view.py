@@ -149,8 +149,8 @@ class RunView:
             reward = (f"reward {self._rewards[-1]:.3f} ", "bold")
             cells.append(Text.assemble(reward, (trend(self._rewards), ACCENT)))
         if self._held_out:
-            known = dict([self._held_out[0], self._held_out[-1]])
-            values = (f"{reward:.3f} (step {step})" for step, reward in known.items())
+            evaluated = dict([self._held_out[0], self._held_out[-1]])
+            values = (f"{reward:.3f} (step {step})" for step, reward in evaluated.items())
             cells.append(Text("held out " + " → ".join(values), style=f"bold {STRONG}"))
         return [Text("   ").join(cells)] if cells else []
 

@@ -80,10 +80,10 @@ class StepClock:
     def lap(self) -> dict[str, float]:
         """Return seconds by part and in ``total`` since the last lap, and start the next one."""
         now = time.perf_counter()
-        found, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
-        found["wait"] += max(0.0, now - self._started - sum(found.values()))
+        spent, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
+        spent["wait"] += max(0.0, now - self._started - sum(spent.values()))
         self._started = now
-        return {**found, "total": sum(found.values())}
+        return {**spent, "total": sum(spent.values())}
 
     def _count(self) -> None:
         if self._sampled is None:

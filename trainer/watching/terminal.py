@@ -174,11 +174,13 @@ def evaluation_line(step: int, metrics: Metrics) -> Text:
         metrics: Its metrics.
     """
     reward = f"held-out reward after step {step}: {metrics['eval/reward/mean']:.3f}"
-    said = {"success": metrics.get("eval/success_rate")}
+    figures = {"success": metrics.get("eval/success_rate")}
     ks = [int(name.removeprefix("eval/pass@")) for name in metrics if name.startswith("eval/pass@")]
     if ks:
-        said[f"pass@{max(ks)}"] = metrics[f"eval/pass@{max(ks)}"]
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in said.items() if share is not None)
+        figures[f"pass@{max(ks)}"] = metrics[f"eval/pass@{max(ks)}"]
+    shares = ", ".join(
+        f"{name} {share:.0%}" for name, share in figures.items() if share is not None
+    )
     own = {
         name.removeprefix("env/").removesuffix("/eval/reward/mean"): value
         for name, value in metrics.items()
@@ -194,11 +196,11 @@ def sample_panel(trace: Trace) -> Panel:
     for message in trace.messages:
         if message.role == "system":
             continue
-        said = message.content
+        text = message.content
         for call in message.tool_calls:
-            said += f"{' ' if said else ''}→ {call.name or '?'}({call.arguments})"
+            text += f"{' ' if text else ''}→ {call.name or '?'}({call.arguments})"
         line = Text(f"{message.role:>9}  ", style="bold")
-        line.append(visible(said[:SHOWN_CHARACTERS]), style=_ROLE_STYLES[message.role])
+        line.append(visible(text[:SHOWN_CHARACTERS]), style=_ROLE_STYLES[message.role])
         lines.append(line)
     return Panel(Group(*lines), title=Text(_outcome(trace)), title_align="left")
 

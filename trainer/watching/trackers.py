@@ -219,8 +219,8 @@ class _Link:
     @classmethod
     def read(cls, folder: RunFolder, name: str) -> _Link:
         """Read what is known, or make a new id and write it down."""
-        known = cls._all(folder).get(name, {"id": uuid.uuid4().hex[:16], "logged": -1})
-        link = cls(folder, name, known["id"], known["logged"])
+        run = cls._all(folder).get(name, {"id": uuid.uuid4().hex[:16], "logged": -1})
+        link = cls(folder, name, run["id"], run["logged"])
         link.write()
         return link
 
@@ -232,8 +232,8 @@ class _Link:
     @staticmethod
     def _all(folder: RunFolder) -> dict[str, Any]:
         file = folder.path / "trackers.json"
-        found: dict[str, Any] = parse_json(file.read_text()) if file.exists() else {}
-        return found
+        runs: dict[str, Any] = parse_json(file.read_text()) if file.exists() else {}
+        return runs
 
 
 class _Linked:

@@ -61,11 +61,11 @@ class Watchdog:
         self._thread.join(timeout=10.0)
 
     def _run(self) -> None:
-        told, deadline = self._beaten, self._timeout
+        beaten, deadline = self._beaten, self._timeout
         while not self._ended.wait(min(1.0, self._timeout / 4)):
-            if self._beaten != told:
-                told, deadline = self._beaten, self._timeout
-            still = time.monotonic() - told
+            if self._beaten != beaten:
+                beaten, deadline = self._beaten, self._timeout
+            still = time.monotonic() - beaten
             if still > deadline:
                 deadline += self._timeout
                 try:

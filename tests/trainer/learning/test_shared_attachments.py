@@ -18,7 +18,7 @@ from vf.trainer.learning.batches.packing import pack
 from vf.trainer.learning.batches.top_tokens import Likeliest
 from vf.trainer.learning.memory.out_of_memory import Work
 from vf.trainer.learning.model.forward import Forward
-from vf.trainer.learning.old_logprobs import asked, attach, by_tokens
+from vf.trainer.learning.old_logprobs import attach, by_tokens, samples_for_pass
 from vf.trainer.settings.config import TrainerArgs
 
 VOCABULARY, CHOSEN, EXPERTS, LAYERS, TOP = 300, 2, 4, 2, 3
@@ -105,7 +105,7 @@ def test_log_probabilities_of_equal_tokens_find_their_own_experts() -> None:
         with forward.active(), torch.no_grad():
             work.append(Work(batch, forward(batch, 1.0).logprobs))
     args = TrainerArgs(max_seq_len=512, max_prompt_len=256)
-    for sample in attach(asked(samples, args, "old_logprobs"), by_tokens(work)):
+    for sample in attach(samples_for_pass(samples, args, "old_logprobs"), by_tokens(work)):
         trained = zip(sample.old_logprobs, sample.branch.loss_mask, strict=True)
         found = [value for place, (value, mask) in enumerate(trained) if mask and place]
         assert found == pytest.approx(values(sample), abs=1e-6)

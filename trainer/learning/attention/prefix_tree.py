@@ -113,10 +113,10 @@ def sort(
         ]
     keys = [array.tobytes() for array in arrays]  # big-endian: they sort as the numbers do
     order = sorted(range(len(keys)), key=keys.__getitem__)
-    found = [0] * len(order)
+    common = [0] * len(order)
     for place in range(1, len(order)):
-        found[place] = _common(arrays[order[place - 1]], arrays[order[place]])
-    return order, worthwhile([len(sequences[index]) for index in order], found)
+        common[place] = _common(arrays[order[place - 1]], arrays[order[place]])
+    return order, worthwhile([len(sequences[index]) for index in order], common)
 
 
 def _common(first: np.ndarray, second: np.ndarray) -> int:
@@ -200,11 +200,11 @@ def _predicting(
     every: Sequence[np.ndarray], masks: Sequence[Sequence[int] | np.ndarray]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the places that predict masked tokens, and for each token which of them does."""
-    found = [
+    predictors = [
         places[:-1][np.asarray(mask[1:], dtype=bool)]
         for places, mask in zip(every, masks, strict=True)
     ]
-    unique, rows = np.unique(np.concatenate(found), return_inverse=True)
+    unique, rows = np.unique(np.concatenate(predictors), return_inverse=True)
     return torch.from_numpy(unique), torch.from_numpy(rows.reshape(-1))
 
 

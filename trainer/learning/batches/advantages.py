@@ -59,13 +59,13 @@ def group_advantages(
 
 
 def _by_function(rewards: Sequence[float], function: AdvantageFn) -> list[float]:
-    found = function(torch.tensor(rewards, dtype=torch.float64))
+    returned = function(torch.tensor(rewards, dtype=torch.float64))
     try:
-        advantages = [float(value) for value in found]
+        advantages = [float(value) for value in returned]
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"the advantages {_name(function)} returned {type(found).__name__}, not a number for "
-            f"each of {len(rewards)} rewards: {error}"
+            f"the advantages {_name(function)} returned {type(returned).__name__}, not a number "
+            f"for each of {len(rewards)} rewards: {error}"
         ) from error
     if len(advantages) != len(rewards) or not all(map(math.isfinite, advantages)):
         raise ConfigError(

@@ -217,11 +217,11 @@ def role_advantages(
     Returns:
         For each rollout the advantages by role; empty where there are no roles.
     """
-    found: list[dict[str, float]] = [{} for _ in group.traces]
+    by_role: list[dict[str, float]] = [{} for _ in group.traces]
     for name, rewards in group.role_rewards.items():
-        for roles, value in zip(found, group_advantages(rewards, kind), strict=True):
+        for roles, value in zip(by_role, group_advantages(rewards, kind), strict=True):
             roles[name] = value
-    return found
+    return by_role
 
 
 def overlong(trace: Trace, args: TrainerArgs) -> list[float]:
@@ -267,10 +267,10 @@ def micro_batches(
 
 def by_temperature(samples: Sequence[Sample]) -> list[list[Sample]]:
     """Return samples in lists of one temperature each: those of a micro-batch have the same."""
-    found: dict[float | None, list[Sample]] = {}
+    by_value: dict[float | None, list[Sample]] = {}
     for sample in samples:
-        found.setdefault(sample.temperature, []).append(sample)
-    return [*found.values()]
+        by_value.setdefault(sample.temperature, []).append(sample)
+    return [*by_value.values()]
 
 
 def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:

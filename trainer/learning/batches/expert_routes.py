@@ -29,8 +29,8 @@ def expert_rows(branches: Sequence[Branch]) -> torch.Tensor | None:
     out = torch.full((len(branches), longest, widths.pop() // 2), FREE, dtype=torch.int16)
     for row, branch in zip(out, branches, strict=True):
         numbers = np.frombuffer(b"".join(branch.experts), "<u2").astype(np.int16)
-        known = torch.from_numpy(numbers).view(-1, row.shape[-1])
-        row[: len(known)] = known
+        recorded = torch.from_numpy(numbers).view(-1, row.shape[-1])
+        row[: len(recorded)] = recorded
     return out
 
 
@@ -48,5 +48,5 @@ def packed_experts(rows: torch.Tensor | None, parts: Sequence[slice]) -> torch.T
 
 def experts_of_row(row: torch.Tensor) -> list[bytes]:
     """Return a branch's experts from int16 ``[T, W]``, up to the first that are not known."""
-    known = int((row[:, 0] != FREE).cumprod(0).sum())
-    return [each.tobytes() for each in row[:known].numpy().astype("<u2")]
+    recorded = int((row[:, 0] != FREE).cumprod(0).sum())
+    return [each.tobytes() for each in row[:recorded].numpy().astype("<u2")]

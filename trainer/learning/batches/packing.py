@@ -123,7 +123,7 @@ def _runs(
     best = [0.0]  # of the first so many rows
     begins = []
     for end in range(1, len(rows) + 1):
-        found, begin = float("inf"), end - 1
+        least, begin = float("inf"), end - 1
         tokens = 0  # that rows after the first of the run add
         whole = 0  # of all the run's rows
         for start in range(end - 1, max(-1, end - 1 - max_rows), -1):
@@ -131,10 +131,10 @@ def _runs(
             whole += len(rows[start].sample)
             if (whole if apart else size) > max_tokens and start < end - 1:
                 break
-            if (total := best[start] + size + BATCH_COST) < found:
-                found, begin = total, start
+            if (total := best[start] + size + BATCH_COST) < least:
+                least, begin = total, start
             tokens += rows[start].new
-        best.append(found)
+        best.append(least)
         begins.append(begin)
     runs, end = [], len(rows)
     while end:

@@ -32,7 +32,7 @@ def opening(messages: Sequence[Message]) -> list[Message]:
     return [*messages[: roles.index("user") + 1]] if "user" in roles else [*messages]
 
 
-def told(messages: Sequence[Message], text: str) -> list[Message]:
+def with_text(messages: Sequence[Message], text: str) -> list[Message]:
     """Return messages with a text before that of the last."""
     *before, last = messages
     return [*before, replace(last, content=f"{text}\n\n{last.content}")]
@@ -61,7 +61,7 @@ def check_privileged(environment: Environment, task: Task, renderer: Renderer) -
     except TrainingError as error:
         raise ConfigError(f"{SETTING}: {error}") from error
     if text is not None:
-        renderer.prompt(told(opening(environment.first_messages(task)), text), [])
+        renderer.prompt(with_text(opening(environment.first_messages(task)), text), [])
 
 
 class Privileged:
@@ -92,15 +92,15 @@ class Privileged:
             TrainingError: If ``context`` raises, or does not return text; or a prompt with the text
                 cannot be rendered so that what was sampled stays as it is.
         """
-        known: dict[int, Branch] = {}
+        branches: dict[int, Branch] = {}
         for trace in traces:
             text = _text(trace.environment, trace.task, context)
             for conversation in trace.conversations if text is not None else ():
                 for place in conversation.branches:
                     branch = trace.branches[place]
-                    known[id(branch)] = self.branch(branch, conversation, text or "", trace.task)
+                    branches[id(branch)] = self.branch(branch, conversation, text or "", trace.task)
         return [
-            replace(sample, branch=known.get(id(sample.branch), sample.branch))
+            replace(sample, branch=branches.get(id(sample.branch), sample.branch))
             for sample in samples
         ]
 
@@ -138,7 +138,7 @@ class Privileged:
         try:
             ours, theirs = (
                 self._renderer.opening(messages, conversation.tools)
-                for messages in (first, told(first, text))
+                for messages in (first, with_text(first, text))
             )
         except ConfigError as error:
             raise TrainingError(f"{SETTING}: of task {task.id!r}: {error}") from error
@@ -167,8 +167,8 @@ def attach_told(samples: Sequence[Sample], asked: Sequence[Sample]) -> list[Samp
     """
     done = []
     for sample, other in zip(samples, asked, strict=True):
-        said = iter(compress(other.teacher_logprobs, other.branch.loss_mask))
+        teacher_logprobs = iter(compress(other.teacher_logprobs, other.branch.loss_mask))
         mask = sample.branch.loss_mask
-        logprobs = tuple(next(said, 0.0) if trained else 0.0 for trained in mask)
+        logprobs = tuple(next(teacher_logprobs, 0.0) if trained else 0.0 for trained in mask)
         done.append(replace(sample, teacher_logprobs=logprobs, likeliest=other.likeliest))
     return done

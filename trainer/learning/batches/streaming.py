@@ -41,8 +41,8 @@ class StepBatch:
         if not samples:
             return []
         self._waiting[number] = samples
-        found = len(self._begun) + len(self._waiting)
-        room = math.ceil(found / self._count) - len(self._begun)
+        arrived = len(self._begun) + len(self._waiting)
+        room = math.ceil(arrived / self._count) - len(self._begun)
         ready = dict(islice(self._waiting.items(), room))
         now = list(chain(*ready.values()))
         if not now or not self._enough(now):
@@ -63,8 +63,8 @@ class StepBatch:
             split = [later[start :: self._count] for start in range(self._count)]
             left = split[0]
         else:
-            found = len(self._begun) + len(later)
-            room = math.ceil(found / self._count) - len(self._begun)
+            arrived = len(self._begun) + len(later)
+            room = math.ceil(arrived / self._count) - len(self._begun)
             left, rest = later[:room], later[room:]
             others = self._count - 1
             first = [*self._begun.values(), *left]

@@ -48,8 +48,8 @@ class Likeliest:
     @classmethod
     def of(cls, logprobs: torch.Tensor, k: int) -> Likeliest:
         """Return them from the log-probabilities of the whole vocabulary, ``[N, V]``."""
-        found = logprobs.topk(min(k, logprobs.shape[-1]), dim=-1)
-        return cls(found.indices, found.values)
+        top = logprobs.topk(min(k, logprobs.shape[-1]), dim=-1)
+        return cls(top.indices, top.values)
 
     @classmethod
     def joined(cls, parts: Sequence[Likeliest]) -> Likeliest:

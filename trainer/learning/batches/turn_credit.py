@@ -68,12 +68,12 @@ def turn_rewards(trace: Trace) -> list[float]:
 
 def returns(rewards: Sequence[float], discount: float) -> list[float]:
     """Return G_k = Σ_{u ≥ k} γ^{u − k} ρ_u of every turn k."""
-    found: list[float] = []
+    totals: list[float] = []
     ahead = 0.0
     for reward in reversed(rewards):
         ahead = reward + discount * ahead
-        found.append(ahead)
-    return found[::-1]
+        totals.append(ahead)
+    return totals[::-1]
 
 
 def turn_advantages(

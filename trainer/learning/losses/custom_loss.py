@@ -58,8 +58,8 @@ def load_loss(path: str) -> Callable[[Any], Any]:
             f"trainer.args.import_path = {path!r}: it must take one argument, the LossArrays: "
             f"{error}"
         ) from error
-    found: Callable[[Any], Any] = function
-    return found
+    loaded: Callable[[Any], Any] = function
+    return loaded
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -98,5 +98,5 @@ def ratio_quantiles(counts: torch.Tensor, shares: Sequence[float]) -> list[float
     wanted = torch.tensor([max(1.0, share * total) for share in shares], dtype=torch.float64)
     bins = torch.searchsorted(upto, wanted - 1e-6).clamp(max=BINS - 1)
     place = bins.double() / (BINS - 1) * 2.0 - 1.0
-    found: list[float] = (torch.sinh(place * reach) * SCALE).exp().tolist()
-    return found
+    quantiles: list[float] = (torch.sinh(place * reach) * SCALE).exp().tolist()
+    return quantiles

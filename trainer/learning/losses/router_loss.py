@@ -38,9 +38,9 @@ def find_routers(model: Any) -> list[torch.nn.Module]:
     Raises:
         ConfigError: If there are none, or the model's experts are balanced in another way.
     """
-    found = routers_of(model)
+    routers = routers_of(model)
     name = type(model).__name__
-    if not found:
+    if not routers:
         raise ConfigError(
             f"trainer.args.router_aux_loss_coef: {name} has no routers of experts; set it to 0"
         )
@@ -51,7 +51,7 @@ def find_routers(model: Any) -> list[torch.nn.Module]:
             "transformers, as they score experts by a sigmoid, balance them by a bias, or were "
             "published without one; set it to 0"
         )
-    return found
+    return routers
 
 
 def token_weight(totals: Totals, args: TrainerArgs) -> float:

@@ -85,7 +85,7 @@ UNKNOWN = Device("unknown", 0, 0, False, False)  # of a process that only launch
 
 def settle(config: Config, shape: Shape, device: Device) -> tuple[Config, str]:
     """Return the config with what "auto" means here, and how a budget was found, if it was."""
-    said = ""
+    budget = ""
     if config.args.bf16 == "auto":
         config = config.with_args(bf16=device.bf16 or precision() == "bf16")
     room = int(SHARE * (device.free - _beside(config, shape, device)))
@@ -96,8 +96,8 @@ def settle(config: Config, shape: Shape, device: Device) -> tuple[Config, str]:
         tokens = largest_budget(shape, config.args, room, _surroundings(config, device))
         config = config.with_args(micro_batch_tokens=tokens)
         free = size_text(int(room / SHARE))
-        said = f"{tokens:,} tokens, found for {SHARE:.0%} of the {free} that are free"
-    return config, said
+        budget = f"{tokens:,} tokens, found for {SHARE:.0%} of the {free} that are free"
+    return config, budget
 
 
 def plan_memory(config: Config, shape: Shape, device: Device) -> Memory:

@@ -130,8 +130,8 @@ class Budget:
             if each.likeliest is not None:
                 likeliest = each.likeliest.split(counts)
             done += [
-                replace(each, batch=part, reference=reference, likeliest=told)
-                for part, reference, told in zip(parts, references, likeliest, strict=True)
+                replace(each, batch=part, reference=reference, likeliest=top)
+                for part, reference, top in zip(parts, references, likeliest, strict=True)
             ]
         return done
 
@@ -141,13 +141,13 @@ class Budget:
         Raises:
             TrainingError: If it was halved in this step already, or one sample alone is too much.
         """
-        found = (
+        halves = (
             f"out of memory in a micro-batch of {shortage.tokens:,} tokens in {shortage.rows} "
             f"sequence{'s' * (shortage.rows > 1)}"
         )
         if self.retries or shortage.rows == 1:
             why = "after the budget was halved" if self.retries else "which cannot be cut"
-            raise TrainingError(f"{found}, {why}; {KNOBS}. The allocator: {shortage.message}")
+            raise TrainingError(f"{halves}, {why}; {KNOBS}. The allocator: {shortage.message}")
         largest = max(self._size(each.batch) for each in work)
         self.retries += 1
         before, self.tokens = self.tokens, max(1, min(self.tokens, largest) // 2)
@@ -157,7 +157,7 @@ class Budget:
         log.warning(
             "%s: the step begins again, and micro-batches have at most %d tokens from here on, not "
             "%d. The allocator: %s",
-            found,
+            halves,
             self.tokens,
             before,
             shortage.message,
@@ -180,10 +180,10 @@ def attempt(work: Iterable[Work], do: Callable[[Work], None]) -> Shortage | None
         try:
             do(each)
         except Exception as error:
-            said = _shortage(error)
-            if said is None:
+            reason = _shortage(error)
+            if reason is None:
                 raise
-            return Shortage(said, len(each.batch.input_ids), each.batch.computed)
+            return Shortage(reason, len(each.batch.input_ids), each.batch.computed)
     return None
 
 

@@ -76,24 +76,24 @@ def predict_server(
     args, server = config.args, _started(config)
     flags, gpus = given(server), copy_gpus(server)
     exact = not cuda or str(flags.get("dtype")) in ("float32", "float")
-    found = {"weights": (FLOAT32 if exact else BFLOAT16) * shape.parameters // gpus}
+    sizes = {"weights": (FLOAT32 if exact else BFLOAT16) * shape.parameters // gpus}
     if args.use_lora:
         h, i, a, k = shape.hidden, shape.intermediate, shape.queries, shape.keys
         ends = (h + a) + 2 * (h + k) + (a + h) + 2 * (h + i) + (i + h)
         slots = _number(flags, "max_loras", steps_ahead(config) + 1)
         numbers = slots * rank_bucket(args.lora_rank) * ends * shape.layers
-        found["adapters"] = BFLOAT16 * numbers // gpus
+        sizes["adapters"] = BFLOAT16 * numbers // gpus
     if not cuda:
         space = {**environ, **server.env}.get(CACHE_ON_CPU, "2")
-        return found | {"key-value cache": int(float(space) * GIB)}
+        return sizes | {"key-value cache": int(float(space) * GIB)}
     large = total >= LARGE_GPU
     tokens = _number(flags, "max_num_batched_tokens", BATCH_TOKENS[large])
     rows = min(tokens, _number(flags, "max_num_seqs", SEQUENCES[large]))
     layer = BFLOAT16 * tokens * (4 * shape.hidden + 3 * shape.intermediate)
-    found["batch"] = layer + SORTED * rows * shape.vocabulary
-    found["CUDA and graphs"] = CUDA_CONTEXT + (0 if flags.get("enforce_eager") else GRAPHS)
+    sizes["batch"] = layer + SORTED * rows * shape.vocabulary
+    sizes["CUDA and graphs"] = CUDA_CONTEXT + (0 if flags.get("enforce_eager") else GRAPHS)
     share = int(server_share(config) * total)
-    return found | {"key-value cache": share - sum(found.values())}
+    return sizes | {"key-value cache": share - sum(sizes.values())}
 
 
 def server_cache_per_token(shape: Shape, config: Config, *, cuda: bool) -> int:

@@ -198,11 +198,11 @@ def predict(
         "reference": averaged * shape.parameters if args.reference_model else 0,
         "teacher": computed_width(args) * shape.teacher,
     }
-    found = {
+    sizes = {
         name: 0 if on_host[name] else size // sharing.over(SHARED_FROM[name])
         for name, size in lasting.items()
     }
-    found |= {
+    sizes |= {
         "reference adapter": averaged * trained * copied,
         "gathered": gathered(shape, args) if whole else 0,
         "key-value cache": cached_tokens(args, around.requests) * cached_per_token(shape, args),
@@ -219,11 +219,11 @@ def predict(
             {"optimizer step": FLOAT32 * trained // sharing.over(SHARED_FROM["optimizer"])}
         )
     worst: dict[str, int] = max(times, key=lambda time: sum(time.values()))
-    found |= worst
+    sizes |= worst
     if around.cuda:
-        moving = sum(found.values()) - found["key-value cache"]
-        found["CUDA and fragments"] = CUDA_CONTEXT + int(FRAGMENTS * moving)
-    return {name: size for name, size in found.items() if size}
+        moving = sum(sizes.values()) - sizes["key-value cache"]
+        sizes["CUDA and fragments"] = CUDA_CONTEXT + int(FRAGMENTS * moving)
+    return {name: size for name, size in sizes.items() if size}
 
 
 def largest_budget(shape: Shape, args: TrainerArgs, free: int, around: Surroundings = ALONE) -> int:
@@ -319,15 +319,15 @@ def activations(shape: Shape, args: TrainerArgs, tokens: int) -> int:
     where the head is not trained. With ``packing = false`` each layer that attends keeps a mask of
     T·w·max_seq_len.
     """
-    found, input_size = shape.kept(args), tokens * computed_width(args) * shape.hidden
+    saved, input_size = shape.kept(args), tokens * computed_width(args) * shape.hidden
     mask = 0 if args.packing else tokens * computed_width(args) * args.max_seq_len
-    layers = [part.of(tokens) + mask for part in found.layers]
+    layers = [part.of(tokens) + mask for part in saved.layers]
     if args.gradient_checkpointing is True:
         inside = len(layers) * input_size + max(layers, default=0)
     else:
         inside = sum(layers)
     head_is_trained = args.train_unembed if args.use_lora else True
-    return inside + found.rest.of(tokens) + (1 if head_is_trained else 2) * input_size
+    return inside + saved.rest.of(tokens) + (1 if head_is_trained else 2) * input_size
 
 
 def scratch(shape: Shape, args: TrainerArgs, tokens: int) -> int:

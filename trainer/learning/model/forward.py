@@ -26,7 +26,7 @@ How = Literal["packed", "padded"]
 Head = Literal["linear", "model", "whole"]
 
 
-class Found(NamedTuple):
+class Predictions(NamedTuple):
     """What a model says of a micro-batch with N trained and M observed tokens, in row-major order.
 
     Attributes:
@@ -59,7 +59,7 @@ def token_logprobs(
     taught: bool = False,
     likeliest: int = 0,
     most: Callable[[int], int] = int,
-) -> Found:
+) -> Predictions:
     """Return the learner's log-probability and entropy at every trained token.
 
     Predictions are shifted onto the tokens that they predict: the logits at position t − 1 give the
@@ -117,9 +117,9 @@ def token_logprobs(
         output = layers_of(model)(**given)
         linear = model.get_output_embeddings() if head == "linear" else None
         apply = linear or ModelHead(model, type(output))
-    found: list[Predicted] = []
+    predictions: list[Predicted] = []
     for mask, (predictors, rows) in zip(masks, asked, strict=True):
-        targets, first = batch.input_ids[mask], not found
+        targets, first = batch.input_ids[mask], not predictions
         heat, gradient = temperature if first else 1.0, entropy_gradient and first
         supports = batch.supports if first else None  # what is observed was sampled by nobody
         theirs, count = batch.likeliest if taught and first else None, likeliest if first else 0
@@ -128,7 +128,7 @@ def token_logprobs(
             if theirs is not None:
                 theirs = theirs.by_row(rows, len(own))
             of = own / heat, rows, targets, supports, theirs
-            found.append(pick(*of, gradient=gradient, likeliest=count))
+            predictions.append(pick(*of, gradient=gradient, likeliest=count))
         else:
             hidden = output.last_hidden_state[predictors]
             how: dict[str, Any] = {
@@ -137,12 +137,12 @@ def token_logprobs(
                 "likeliest": count,
             }
             answer = head_logprobs(apply, hidden, rows, targets, heat, supports, **how, most=most)
-            found.append(answer)
-    trained, seen = found[0], found[1].logprobs if len(found) > 1 else None
+            predictions.append(answer)
+    trained, seen = predictions[0], predictions[1].logprobs if len(predictions) > 1 else None
     kl = trained.teacher_kl
     if taught and kl is None:  # ranks that compute together have as many results with a gradient
         kl = trained.logprobs.clamp(0.0, 0.0)
-    return Found(trained.logprobs, trained.entropy, seen, kl, trained.likeliest)
+    return Predictions(trained.logprobs, trained.entropy, seen, kl, trained.likeliest)
 
 
 class Forward:
@@ -217,13 +217,13 @@ class Forward:
         entropy_gradient: bool = False,
         observed: bool = False,
         taught: bool = False,
-    ) -> Found:
+    ) -> Predictions:
         """Return log p and entropy of trained tokens; see :func:`token_logprobs`."""
         if self.rows is not None:
             self.rows.tree = batch.tree
         if self.forcing is not None:
             self.forcing.use(self._experts(batch))
-        found: Found = self.run(
+        predictions: Predictions = self.run(
             token_logprobs,
             self.model,
             batch,
@@ -237,7 +237,7 @@ class Forward:
             likeliest=self.likeliest,
             most=self._most,
         )
-        return found
+        return predictions
 
     def _experts(self, batch: MicroBatch) -> torch.Tensor | None:
         if self.how == "packed" and batch.tree is not None:

@@ -160,18 +160,20 @@ def head_logprobs(
         apply: Any = _LinearHead.apply
         given = (hidden, head.weight, sorted_rows, sorted_targets, temperature, step)
         held = (None, None) if taught is None else (taught.ids, taught.logprobs)
-        found = Predicted(*apply(*given, entropy_gradient, *held))
+        predicted = Predicted(*apply(*given, entropy_gradient, *held))
     else:
         chunks = _chunks(len(hidden), step, sorted_rows, most)
         how = {"gradient": entropy_gradient, "likeliest": likeliest}
-        found = _any_head(head, hidden, sorted_targets, temperature, supports, taught, chunks, how)
+        predicted = _any_head(
+            head, hidden, sorted_targets, temperature, supports, taught, chunks, how
+        )
     back = torch.argsort(order)
-    kl, told = found.teacher_kl, found.likeliest
+    kl, top = predicted.teacher_kl, predicted.likeliest
     return Predicted(
-        found.logprobs[back],
-        found.entropy[back],
+        predicted.logprobs[back],
+        predicted.entropy[back],
         None if kl is None or taught is None else kl[back],
-        None if told is None else told.take(back),
+        None if top is None else top.take(back),
     )
 
 
@@ -196,7 +198,7 @@ def pick(
         gradient: Whether the entropy carries one.
         likeliest: See there.
     """
-    kl = told = None
+    kl = top = None
     normalised: Any = Normalised.apply
     whole = supports is None or taught is not None or likeliest > 0
     logprobs = normalised(logits.float()) if whole else logits
@@ -204,7 +206,7 @@ def pick(
         apply: Any = ForwardKl.apply
         kl = apply(logprobs, taught.ids, taught.logprobs)[rows]
     if likeliest:
-        told = Likeliest.of(logprobs, likeliest).take(rows)
+        top = Likeliest.of(logprobs, likeliest).take(rows)
     if supports is not None:
         logprobs = normalised(supports.cut(logits[rows]))
         rows = torch.arange(len(rows), device=rows.device)
@@ -212,7 +214,7 @@ def pick(
         # A logarithm of -inf has no part in it: 0 · -inf is NaN.
         finite = logprobs if supports is None else logprobs.clamp(min=LEAST)
         entropy = -(logprobs.exp() * finite).sum(-1)
-    return Predicted(logprobs[rows, targets], entropy[rows], kl, told)
+    return Predicted(logprobs[rows, targets], entropy[rows], kl, top)
 
 
 class Normalised(torch.autograd.Function):
@@ -268,12 +270,12 @@ def _any_head(
         checkpoint(one, hidden[run], own, run, tokens, use_reentrant=False)
         for run, tokens, own in chunks
     ]
-    told = [part.likeliest for part in parts]
+    top = [part.likeliest for part in parts]
     return Predicted(
         torch.cat([part.logprobs for part in parts]),
         torch.cat([part.entropy for part in parts]),
         None if taught is None else torch.cat([part.teacher_kl for part in parts]),
-        Likeliest.joined(told) if how["likeliest"] else None,
+        Likeliest.joined(top) if how["likeliest"] else None,
     )
 
 

@@ -117,20 +117,20 @@ def _named(model: Any, args: TrainerArgs) -> LoraTargets | None:
 def _found(model: Any, args: TrainerArgs) -> LoraTargets:
     weights = list(_weights(model))
     wanted = []
-    asked = {
+    requested = {
         "train_attn": args.train_attn,
         "train_mlp": args.train_mlp,
         "train_unembed": args.train_unembed,
     }
-    for setting, is_asked in asked.items():
+    for setting, is_asked in requested.items():
         if is_asked:
-            found = [weight for weight in weights if weight.setting == setting]
-            if not found:
+            chosen = [weight for weight in weights if weight.setting == setting]
+            if not chosen:
                 raise ConfigError(
                     f"trainer.args.{setting}: {type(model).__name__} has no such layer that can be "
                     "adapted; set it to false, or name layers in lora_target_modules"
                 )
-            wanted += found
+            wanted += chosen
     stacked = {each for each in wanted if each.kind == "experts"}
     # PEFT takes a linear layer "gate_proj" of some mixtures of experts for those of the experts,
     # as models had them before transformers 5. By its tensor it is adapted as what it is.
@@ -255,10 +255,10 @@ def _check_modules(model: Any, names: list[str]) -> None:
 
 
 def _check_parameters(model: Any, named: list[str]) -> None:
-    known = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     for name in named:
-        if not any(f".{each}".endswith(f".{name}") for each in known):
+        if not any(f".{each}".endswith(f".{name}") for each in names):
             raise ConfigError(
                 f"trainer.args.lora_target_parameters: {type(model).__name__} has no parameter "
-                f"{name!r}; its names end like {known[-1]!r}"
+                f"{name!r}; its names end like {names[-1]!r}"
             )

@@ -84,8 +84,8 @@ class ExactEmbedding(torch.nn.Embedding):
         if not self.weight.requires_grad or self.weight.dtype not in LOW:
             return super().forward(ids)
         apply: Any = _Lookup.apply
-        found: torch.Tensor = apply(ids, self.weight, self.padding_idx)
-        return found
+        embedded: torch.Tensor = apply(ids, self.weight, self.padding_idx)
+        return embedded
 
 
 def logits_of(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -29,8 +29,8 @@ def check_quantized(args: TrainerArgs) -> None:
     fsdp = is_fsdp()
     if fsdp or zero_stage() is not None:
         _check_shared(args, "FSDP" if fsdp else "DeepSpeed")
-    asked = {EIGHT_BITS: args.optim == "adamw_8bit", FOUR_BITS: args.load_in_4bit}
-    for setting, is_asked in asked.items():
+    requested = {EIGHT_BITS: args.optim == "adamw_8bit", FOUR_BITS: args.load_in_4bit}
+    for setting, is_asked in requested.items():
         if is_asked and find_spec("bitsandbytes") is None:  # not imported yet: that takes seconds
             raise ConfigError(f"{setting} needs bitsandbytes, which is not installed: {INSTALL}")
 

@@ -76,12 +76,12 @@ def find_mixers(model: Any) -> list[Any]:
         model: A causal language model of transformers'.
     """
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    found: dict[str, Any] = {}
+    mixers: dict[str, Any] = {}
     for name, module in layers_of(model).named_modules():
-        within = any(name.startswith(f"{outer}.") for outer in found)
+        within = any(name.startswith(f"{outer}.") for outer in mixers)
         if not within and (_convolves(module) or _is_linear_attention(module, kinds)):
-            found[name] = module
-    return list(found.values())
+            mixers[name] = module
+    return list(mixers.values())
 
 
 def _convolves(module: torch.nn.Module) -> bool:

@@ -31,7 +31,7 @@ def layer_kinds(model: Any) -> dict[str, list[torch.nn.Module]]:
     """
     head = model.get_output_embeddings()
     within = {id(part) for part in head.modules()} if head is not None else set()
-    found: dict[str, list[torch.nn.Module]] = {}
+    by_kind: dict[str, list[torch.nn.Module]] = {}
     for name, layer in model.named_modules():
         if not list(layer.parameters(recurse=False)):
             continue
@@ -46,8 +46,8 @@ def layer_kinds(model: Any) -> dict[str, list[torch.nn.Module]]:
             kind = "attention's projections"
         else:
             kind = "MLP" if "mlp" in where or "expert" in where else "other"
-        found.setdefault(kind, []).append(layer)
-    return found
+        by_kind.setdefault(kind, []).append(layer)
+    return by_kind
 
 
 def logprobs(model: Any, branches: Sequence[Branch], temperature: float) -> list[torch.Tensor]:
@@ -61,7 +61,7 @@ def logprobs(model: Any, branches: Sequence[Branch], temperature: float) -> list
     Returns:
         Nats, float64 ``[N]`` for each branch, on the CPU.
     """
-    found = []
+    rows = []
     device = model.get_input_embeddings().weight.device
     for branch in branches:
         ids = torch.tensor([branch.token_ids], device=device)
@@ -72,8 +72,8 @@ def logprobs(model: Any, branches: Sequence[Branch], temperature: float) -> list
         if branch.supports:
             own = Supports.of([branch.supports[place] for place in sampled.tolist()])
             scores = own.to(device).cut(scores)
-        found.append(scores.log_softmax(-1).gather(1, ids[0, sampled, None])[:, 0].cpu())
-    return found
+        rows.append(scores.log_softmax(-1).gather(1, ids[0, sampled, None])[:, 0].cpu())
+    return rows
 
 
 def rounding_gaps(
@@ -96,13 +96,13 @@ def rounding_gaps(
     """
     exact = copy.deepcopy(model).float().eval()
     expected = torch.cat(logprobs(exact, branches, temperature))
-    found = {}
+    gaps = {}
     for kind in (*layer_kinds(exact), ATTENTION):
         with rounded(exact, kind, dtype):
-            found[kind] = torch.cat(logprobs(exact, branches, temperature)) - expected
+            gaps[kind] = torch.cat(logprobs(exact, branches, temperature)) - expected
     whole = exact.to(dtype)
-    found[WHOLE] = torch.cat(logprobs(whole, branches, temperature)) - expected
-    return found
+    gaps[WHOLE] = torch.cat(logprobs(whole, branches, temperature)) - expected
+    return gaps
 
 
 @contextmanager

@@ -90,33 +90,33 @@ def choose_forward(
             reason = f"{how} log-probabilities are off by {gap:.2g} nats"
         return None, reason
 
-    found = None
+    chosen = None
     if packing:
         try:
             _refuse_layers(model)
             check_attention(model, _tolerance(model))
-            found, reason = first_exact("packed")
+            chosen, reason = first_exact("packed")
         except Exception as error:  # of models without attention, among others
             reason = _said(error)
-        if deterministic and (found is None or found.head != "linear" or found.apart):
+        if deterministic and (chosen is None or chosen.head != "linear" or chosen.apart):
             raise ConfigError(
                 "trainer.args.deterministic = true needs a model that is trained packed, with "
                 f"plain causal attention and a linear head, and {type(model).__name__} is none"
                 f"{': ' + reason if reason else ''}; set it to false"
             )
-        if found is None:
+        if chosen is None:
             log.warning(
                 "%s cannot be trained packed, so rows are padded, which is slower: %s",
                 type(model).__name__,
                 reason,
             )
-    if found is None:
-        found, reason = first_exact("padded")
-    if found is None:
-        found = plain
-    if found.head == "whole":
+    if chosen is None:
+        chosen, reason = first_exact("padded")
+    if chosen is None:
+        chosen = plain
+    if chosen.head == "whole":
         log.warning("the model computes the logits of all trained tokens at once: %s", reason)
-    return found
+    return chosen
 
 
 def _said(error: Exception) -> str:
@@ -177,8 +177,8 @@ def _probe(model: Any, longest: int) -> tuple[list[MicroBatch], MicroBatch]:
     vocabulary: int = model.config.get_text_config().vocab_size
 
     def ids(count: int) -> list[int]:
-        found: list[int] = torch.randint(vocabulary, (count,), generator=generator).tolist()
-        return found
+        drawn: list[int] = torch.randint(vocabulary, (count,), generator=generator).tolist()
+        return drawn
 
     stem, fork = ids(19), ids(5)
     sequences = [stem + fork + ids(7), stem + fork + ids(9), stem + ids(12), ids(11)]
@@ -252,13 +252,13 @@ def _gap(calls: Sequence[Call], mask: torch.Tensor, width: int, like: torch.Tens
     with torch.enable_grad():
         try:
             mine = tree_attention(*inputs, calls, width**-0.5)
-            found = [mine, *torch.autograd.grad(mine, inputs, grad)]
+            computed = [mine, *torch.autograd.grad(mine, inputs, grad)]
         except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
             raise UnsupportedAttention(f"{like.device.type} has no kernel: {error}") from error
         dense = _dense_attention(*inputs, mask)
         expected = [dense, *torch.autograd.grad(dense, inputs, grad)]
     gaps = []
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(computed, expected, strict=True):
         theirs = theirs.detach().float()
         gaps.append((ours.detach().float() - theirs).norm() / theirs.norm())
     return float(torch.stack(gaps).max())

@@ -108,12 +108,12 @@ class Stored:
 
     def shapes(self, parent: str) -> dict[str, torch.Size]:
         """Return the shapes of the tensors below a name, whole."""
-        found = {}
+        sizes = {}
         for name in self.below(parent):
             entry = self._entries[f"{parent}/{name}"]
             if isinstance(entry, TensorStorageMetadata):
-                found[name] = entry.size
-        return found
+                sizes[name] = entry.size
+        return sizes
 
     def room(self, name: str, like: torch.Tensor) -> torch.Tensor | None:
         """Return memory for a tensor, or None for what is no tensor.

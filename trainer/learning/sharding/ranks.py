@@ -164,11 +164,11 @@ class Ranks:
         if self.count == 1:
             return
         shapes = [(name, tuple(each.shape), each.dtype) for name, each in model.named_parameters()]
-        found: list[Any] = [None] * self.count
+        values: list[Any] = [None] * self.count
         with _all_there():
-            dist.all_gather_object(found, (base, shapes), group=self._commands)
-        for rank, (theirs, their_shapes) in enumerate(found):
-            if theirs not in ("", found[0][0]) or their_shapes != found[0][1]:
+            dist.all_gather_object(values, (base, shapes), group=self._commands)
+        for rank, (theirs, their_shapes) in enumerate(values):
+            if theirs not in ("", values[0][0]) or their_shapes != values[0][1]:
                 raise ConfigError(
                     f"trainer process {rank} has another model than process 0: the same files, "
                     "settings and versions must be on all machines"
@@ -214,10 +214,10 @@ class Ranks:
         """
         if self.count == 1:
             return [value]
-        found: list[Any] | None = [None] * self.count if self.rank == 0 else None
+        values: list[Any] | None = [None] * self.count if self.rank == 0 else None
         with _all_there():
-            dist.gather_object(value, found, dst=0, group=self._commands)
-        return found or []
+            dist.gather_object(value, values, dst=0, group=self._commands)
+        return values or []
 
     def add_up(self, parameters: Sequence[torch.Tensor], sums: torch.Tensor) -> None:
         """Replace gradients and statistics by their sums over the ranks.

@@ -57,12 +57,12 @@ class Reader(FileSystemReader):
             pickle.UnpicklingError: If it holds something else.
         """
         with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as file:
-            found = _Index(file).load()
-        if not isinstance(found, Metadata):
+            metadata_read = _Index(file).load()
+        if not isinstance(metadata_read, Metadata):
             raise pickle.UnpicklingError("the index of tensors is something else")
-        found.storage_meta = found.storage_meta or StorageMeta()
-        found.storage_meta.load_id = self.load_id
-        return found
+        metadata_read.storage_meta = metadata_read.storage_meta or StorageMeta()
+        metadata_read.storage_meta.load_id = self.load_id
+        return metadata_read
 
 
 class Planner(DefaultLoadPlanner):

@@ -25,7 +25,7 @@ from vf.trainer.learning.batches.privileged_prompts import (
     Privileged,
     attach_told,
     check_privileged,
-    told,
+    with_text,
 )
 from vf.trainer.learning.teacher import TeacherServer
 from vf.trainer.preflight import preflight
@@ -77,7 +77,7 @@ def test_sampled_tokens_and_all_behind_the_first_prompt_stay(renderer: Renderer)
     sample.branch.supports = [[token, 511] for token in sample.branch.token_ids]
     found = Privileged(renderer, TrainerArgs(**LIMITS))
     [seen] = found.samples([sample], [trace], lambda task: HINT)
-    prompt = renderer.prompt(told(trace.messages[: trace.prompt_messages], HINT), trace.tools)
+    prompt = renderer.prompt(with_text(trace.messages[: trace.prompt_messages], HINT), trace.tools)
     count = sample.branch.loss_mask.index(1)
     assert seen.branch.token_ids == [*prompt, *sample.branch.token_ids[count:]]
     assert seen.branch.loss_mask == [0] * len(prompt) + sample.branch.loss_mask[count:]
@@ -99,7 +99,9 @@ def test_logprobs_are_those_behind_the_privileged_prompt(renderer: Renderer, los
     taught = attach_told(batch, made.with_teacher_logprobs(seen))
     model = load_module("tiny", torch.float32, "model").double()
     for trace, sample in zip(traces, taught, strict=True):
-        prompt = renderer.prompt(told(trace.messages[: trace.prompt_messages], HINT), trace.tools)
+        prompt = renderer.prompt(
+            with_text(trace.messages[: trace.prompt_messages], HINT), trace.tools
+        )
         branch = sample.branch
         count = branch.loss_mask.index(1)
         ids = [*prompt, *branch.token_ids[count:]]

@@ -21,7 +21,7 @@ from vf.trainer.learning.batches.batch import MicroBatch
 from vf.trainer.learning.batches.normalisation import Totals
 from vf.trainer.learning.losses.importance_sampling import Correction
 from vf.trainer.learning.losses.policy_gradient import LossArrays
-from vf.trainer.learning.model.forward import Found
+from vf.trainer.learning.model.forward import Predictions
 from vf.trainer.learning.objective import Objective
 from vf.trainer.settings.config import TrainerArgs
 
@@ -61,7 +61,7 @@ def batch_of(arrays: LossArrays) -> MicroBatch:
 def minimised(made: Objective, arrays: LossArrays) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the loss and its gradient after log p, float64 ``[B, L]``."""
     logprobs = arrays.logprobs[arrays.loss_mask]
-    loss, _ = made(batch_of(arrays), Found(logprobs, torch.zeros_like(logprobs)))
+    loss, _ = made(batch_of(arrays), Predictions(logprobs, torch.zeros_like(logprobs)))
     [slopes] = torch.autograd.grad(loss, arrays.logprobs)
     return loss.detach(), slopes
 
@@ -175,7 +175,7 @@ def test_what_the_weights_did_is_seen(mode: str) -> None:
     arrays = drawn(8)
     made, mask = objective("ppo", mode), arrays.loss_mask
     logprobs = arrays.logprobs[mask]
-    _, sums = made(batch_of(arrays), Found(logprobs, torch.zeros_like(logprobs)))
+    _, sums = made(batch_of(arrays), Predictions(logprobs, torch.zeros_like(logprobs)))
     stats = made.stats(sums, 1.0, 0.0, Totals(tokens=int(mask.sum())))
     weights, gaps = [], []
     for row in range(8):
