@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,12 @@ from vf.trainer.learning.losses.router_loss import RouterLoss, token_weight
 from vf.trainer.learning.memory.out_of_memory import Budget, Work, attempt
 from vf.trainer.learning.memory.trainer_memory import CEILING
 from vf.trainer.learning.model.building import build_model, build_optimizer, check_moments
-from vf.trainer.learning.model.dropout import disable_dropout, has_dropout, modes_of_training
+from vf.trainer.learning.model.dropout import (
+    disable_dropout,
+    has_dropout,
+    modes_of_training,
+    training_mode,
+)
 from vf.trainer.learning.model.forward import Forward
 from vf.trainer.learning.model.frozen_models import Frozen
 from vf.trainer.learning.model.precision import allow_tf32, compute_dtype
@@ -261,7 +265,7 @@ class Policy:
         self._totals += part.totals
         todo = self._ask_reference(part)
         self._work += todo
-        with self._training():
+        with training_mode(self.model, self._trained), self.forward.active():
             while shortage := attempt(todo, self._backward):
                 self.weights.masters.forget_gradients()
                 self._sums = self.objective.empty_sums()
@@ -307,7 +311,7 @@ class Policy:
             )
         factor = scale(totals, self.args)
         if not is_finite(sums):
-            with self._training():
+            with training_mode(self.model, self._trained), self.forward.active():
                 self._pass_idly(float("nan"))  # and a step with such a gradient is not taken
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -394,14 +398,3 @@ class Policy:
         self.weights.masters.write()
         if self.reference is not None:
             self.reference.load_state(stored)
-
-    @contextmanager
-    def _training(self) -> Iterator[None]:
-        """Dropout that is wanted is on in updates, and off whenever the engine generates."""
-        for module in self._trained:
-            module.training = True
-        try:
-            with self.forward.active():
-                yield
-        finally:
-            self.model.eval()

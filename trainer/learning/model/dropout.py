@@ -9,6 +9,7 @@ bound to a module's training mode or to a probability.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,6 +44,17 @@ def modes_of_training(model: Any, *, base: bool) -> list[torch.nn.Module]:
     )
     # They recompute activations in training mode only.
     return [*(layer for layer in layers if layer.gradient_checkpointing), *_of_adapters(model)]
+
+
+@contextmanager
+def training_mode(model: torch.nn.Module, modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+    """Put modules into training mode for an update; generation has no dropout."""
+    for module in modules:
+        module.training = True
+    try:
+        yield
+    finally:
+        model.eval()
 
 
 def has_dropout(modules: Iterable[torch.nn.Module]) -> bool:
