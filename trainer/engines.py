@@ -111,7 +111,7 @@ async def probe(
     Args:
         engine: Samples.
         policy: What is trained.
-        version: Of its weights.
+        version: The version of its weights.
         prompt_ids: The prompt.
         stops: Ids that end the answer.
         timeout: Seconds without progress after which a server is given up.

@@ -38,7 +38,7 @@ class Check:
     """What was found of one thing.
 
     Attributes:
-        name: Of the thing.
+        name: The name of what was checked.
         said: What was found.
         level: ``note``: it is missing, and may never be needed; ``missing``: it is needed.
         fix: A command that fixes it; empty where there is none.

@@ -67,7 +67,7 @@ class Learner:
         policy: The model that is trained.
         engine: What samples.
         teacher: What a ``teacher_model`` says of samples.
-        version: Of the weights that the sampler has; each :meth:`publish` counts it up.
+        version: The version of the weights that the sampler has; each :meth:`publish` counts it up.
 
     Raises:
         ConfigError: If a setting is wrong, the model cannot be loaded, or a package is missing.
@@ -227,7 +227,7 @@ class Learner:
         finite (``skipped``).
 
         Args:
-            learning_rate: Of this step.
+            learning_rate: The learning rate of this step.
 
         Returns:
             What the step did: ``grad_norm``, ``loss``, ``tokens``, ``skipped`` and the rest.
@@ -273,7 +273,8 @@ class Learner:
         """Have the sampler use the weights as they are now, and check that it does.
 
         Args:
-            version: Of these weights, as tokens in a trace carry it; by default the next.
+            version: The version of these weights, as tokens in a trace carry it; by default the
+                next.
 
         Returns:
             How far the engine's log-probabilities are from the model's on a short completion: the
@@ -309,7 +310,7 @@ class Learner:
         """Write a checkpoint: weights, optimizer, random states, and the model for export.
 
         Args:
-            path: Its folder; a checkpoint that is there already is replaced.
+            path: The checkpoint's folder; a checkpoint that is there already is replaced.
 
         Raises:
             ConfigError: If there is something else, or the learner is closed.

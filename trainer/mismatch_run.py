@@ -25,7 +25,7 @@ def measure_config(config: Config, say: Callable[[str], None] = lambda _: None) 
     """Measure what engine and trainer differ by with the weights that a run would begin with.
 
     Args:
-        config: Of the run.
+        config: The run's settings.
         say: Called with what is being done.
 
     Raises:

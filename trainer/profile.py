@@ -31,7 +31,7 @@ class Work:
     Attributes:
         tokens: T, computed tokens: padding counts, and a shared prefix counts once.
         predictions: Positions that the head runs on.
-        pairs: Of a token and one that it attends to.
+        pairs: How many pairs of a token and one that it attends to.
     """
 
     tokens: int
@@ -65,10 +65,10 @@ class ModelCost:
     counted.
 
     Attributes:
-        weights: Of all matrices but the embedding and the head, adapters included.
-        trained: Of these, how many have a gradient.
+        weights: Number of weights of all matrices but the embedding and the head, with adapters.
+        trained: How many of these have a gradient.
         head: Weights of the head.
-        head_trained: Of these, how many have a gradient.
+        head_trained: How many of these have a gradient.
         attention: Query heads × their width, summed over the layers.
     """
 
@@ -147,7 +147,7 @@ class StepProfile:
 
     Attributes:
         step: Which.
-        rows: Its parts, in order. Their seconds add up to the step's.
+        rows: The parts, in order. Their seconds add up to the step's.
         matmul_rate: What a large matrix product reaches on the device, in FLOP/s.
         how: The product, in words.
         trace: The file for Chrome and Perfetto.

@@ -45,7 +45,7 @@ class FinishedStep:
 
     Attributes:
         progress: Where the run stands; saved if the run ends before the next step trains.
-        repeat: Its line of ``metrics.jsonl`` if the run was resumed and has to repeat the
+        repeat: The line of ``metrics.jsonl`` if the run was resumed and has to repeat the
             evaluation after it, which was interrupted.
     """
 

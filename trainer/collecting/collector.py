@@ -52,7 +52,7 @@ class Collector:
     Args:
         plan: The run.
         engine: Samples the rollouts; it has been started.
-        fleet: Places worker processes.
+        fleet: The fleet that places worker processes.
         folder: Where traces go.
         display: Shows them.
         clock: Receives what the awaited rollouts are doing.

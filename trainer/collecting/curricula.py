@@ -59,7 +59,7 @@ class Uniform:
 
     Args:
         tasks: The tasks.
-        seed: Of the order.
+        seed: The seed of the order.
     """
 
     def __init__(self, tasks: Sequence[Task], seed: int) -> None:
@@ -98,7 +98,7 @@ class SuccessRate:
 
     Args:
         tasks: The tasks.
-        seed: Of the draws.
+        seed: The seed of the draws.
         floor: Weight of a task that always or never succeeds, in (0, 1].
         memory: What earlier outcomes still count after a further group, in [0, 1].
 
@@ -154,9 +154,9 @@ class Stages:
 
     Args:
         tasks: The tasks.
-        seed: Of the order.
+        seed: The seed of the order.
         by: Key of ``Task.info`` that says which stage a task is of.
-        stages: Its values, in the order of the stages; by default all there are, sorted.
+        stages: The values, in the order of the stages; by default all there are, sorted.
         threshold: The mean outcome that ends a stage, in (0, 1]; or one for each but the last.
         window: Groups, the last of the stage, that the mean is over; a stage has at least as many.
 
@@ -243,7 +243,7 @@ class League:
 
     Args:
         tasks: The tasks.
-        seed: Of the draws.
+        seed: The seed of the draws.
         by: Key of ``Task.info`` that says who the opponent is.
         weighting: How weights follow from the outcomes.
         floor: Weight of an opponent that nothing more can be learned from, in (0, 1].

@@ -36,7 +36,7 @@ class Curriculum(Protocol):
         """Return the task of a draw. It may be asked ahead, so this must change nothing.
 
         Args:
-            number: Of the draw, from 0; each is used once.
+            number: The number of the draw, from 0; each is used once.
         """
         ...
 

@@ -172,7 +172,7 @@ class Mixture:
         """Return the task of one more group of an environment.
 
         Args:
-            environment: Its name.
+            environment: The environment's name.
             instead: Whether it takes the place of a group that came to nothing.
 
         Raises:

@@ -40,8 +40,8 @@ class Queue:
         cursor: The state of the mixture, with its task cursors and curricula.
         steps: The state of every open step.
         traces: The finished rollouts of these steps.
-        version: Of the weights that are served when it is restored. A step that may not start with
-            these, because ``ahead`` is less than it was, waits; None lets all start.
+        version: The version of the weights that are served when it is restored. A step that may not
+            start with these, because ``ahead`` is less than it was, waits; None lets all start.
     """
 
     cursor: dict[str, Any]
@@ -116,7 +116,7 @@ class Orchestrator:
 
         Args:
             first: The step to be trained next.
-            version: Of the weights that are served.
+            version: The version of the weights that are served.
         """
         last = min(self._args.max_steps, version + 1 + self._ahead)
         for step in range(first, max(first, last) + 1):
@@ -313,7 +313,7 @@ class Orchestrator:
         Args:
             member: The environment.
             task: The problem.
-            seed: Of the rollout.
+            seed: The seed of the rollout.
             origin: Which rollout of a training step it is; None for evaluation.
             sampling: How to sample.
         """

@@ -40,7 +40,8 @@ class RolloutSlots:
         """Hold a slot while the block runs.
 
         Args:
-            rank: Of a training rollout; the smallest gets the next slot. None for evaluation.
+            rank: The rank of a training rollout; the smallest gets the next slot. None for
+                evaluation.
         """
         turn = asyncio.get_running_loop().create_future()
         if rank is None:

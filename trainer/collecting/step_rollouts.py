@@ -156,7 +156,7 @@ class StepRollouts:
 
         Args:
             state: As :meth:`state` returned it.
-            saved_traces: Its traces, and maybe those of other steps.
+            saved_traces: The step's traces, and maybe those of other steps.
 
         Raises:
             ConfigError: If the environment does not have one of the tasks.

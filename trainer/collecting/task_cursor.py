@@ -18,7 +18,7 @@ class Draw(NamedTuple):
 
     Attributes:
         task: The problem.
-        number: Its unique place in the sequence of all draws; seeds derive from it.
+        number: The draw's unique place in the sequence of all draws; seeds derive from it.
         epoch: How many passes over all tasks of its environment came before.
         environment: The name of its environment.
     """

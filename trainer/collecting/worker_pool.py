@@ -56,7 +56,7 @@ class WorkerPool:
 
     Args:
         setup: What workers run rollouts with; each gets its number.
-        fleet: Places the processes.
+        fleet: The fleet that places the processes.
         leases: The inference engine's.
         logs: Folder of the workers' output.
         note: Called with what the user should know.
@@ -182,7 +182,7 @@ class WorkerPool:
         Args:
             task: What it is for.
             begin: Begins it, given its number and the connection.
-            activity: Of a rollout.
+            activity: The activity of a rollout.
 
         Raises:
             WorkerLost: If the work itself seems to end workers.
@@ -302,7 +302,7 @@ class WorkerPool:
 
         Args:
             what: How it ended.
-            tasks: Of each rollout that was under way in it.
+            tasks: The tasks of each rollout that was under way in it.
 
         Raises:
             TrainingError: If workers ended too often.

@@ -50,7 +50,7 @@ async def run_worker(
 
     Args:
         setup: What it runs rollouts with.
-        fleet: Places it.
+        fleet: The fleet that places it.
         listener: What it connects to.
         leases: The inference engine's.
         log: File for its output.

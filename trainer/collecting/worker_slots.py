@@ -26,7 +26,7 @@ class Worker:
 
     Attributes:
         peer: The connection to it.
-        live: Its rollouts, by number.
+        live: The worker's rollouts, by number.
         tasks: How many it was given so far.
         broken: The tasks of the work that it lost when it ended.
         began: Whether it could run rollouts.
@@ -96,8 +96,8 @@ class WorkerSlots:
 
         Args:
             task: It goes where the other rollouts of its task are, unless that has many more.
-            activity: Of the rollout; without one this is other work, of which any worker takes any
-                amount.
+            activity: The activity of the rollout; without one this is other work, of which any
+                worker takes any amount.
             suspect: Whether it may be what ends workers. Each has one such piece of work at most,
                 so that the next loss shows which it is.
 

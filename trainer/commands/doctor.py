@@ -171,7 +171,7 @@ def _memory(config: Config, gigabytes: float | None = None) -> Iterator[Check]:
 
     Args:
         config: The run.
-        gigabytes: Of each GPU; by default, this machine's device.
+        gigabytes: Memory of each GPU; by default, this machine's device.
     """
     from vf.trainer.installed_packages import Check
     from vf.trainer.learning.memory.fit import Device, check_fit, disk_needed, plan_memory, settle

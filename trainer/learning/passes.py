@@ -48,7 +48,7 @@ class Passes:
     Args:
         forward: The way to log-probabilities of the model that learns.
         ranks: The trainer processes.
-        budget: Of a micro-batch.
+        budget: The budget of a micro-batch.
         temperature: The sampler's, of samples that name none.
         share: Whether samples that begin alike may share their beginning.
 

@@ -142,7 +142,7 @@ class Policy:
         must be one call.
 
         Args:
-            samples: With all branches of their rollouts.
+            samples: The samples, with all branches of their rollouts.
             loss: Another than that of the settings, by name or as a function that can be pickled.
 
         Raises:
@@ -228,7 +228,7 @@ class Policy:
         Where the loss or the gradient is not finite, no step is taken (``UpdateStats.skipped``).
 
         Args:
-            learning_rate: Of this step; by default that of the settings' course.
+            learning_rate: The learning rate of this step; by default that of the settings' course.
 
         Raises:
             TrainingError: If another trainer process is gone.

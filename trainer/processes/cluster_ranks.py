@@ -26,7 +26,7 @@ class Ranks:
 
     Attributes:
         count: How many processes.
-        resources: Of each.
+        resources: The resources of each.
         argv: The arguments of `vf-rl`.
         accelerate_config: How the processes share the model.
         env: Variables of each.

@@ -52,7 +52,7 @@ class World(NamedTuple):
     """Which of a launcher's processes this one is.
 
     Attributes:
-        rank: Its number; 0 leads.
+        rank: The rank's number; 0 leads.
         size: How many there are; 1 without a launcher.
     """
 
@@ -252,7 +252,7 @@ class Meeting(NamedTuple):
     """Which of several machines this one is to the trainer's processes, one on each.
 
     Attributes:
-        rank: Its number.
+        rank: The rank's number.
         host: Address of the first, as the others reach it.
         port: Of the first, where they meet.
     """

@@ -21,7 +21,7 @@ class Group:
         unscored: Rollouts that the rubric left without a reward; nothing is learned from them.
         failed: Rollouts that an infrastructure error left without a reward.
         stopped: How many rollouts were stopped because the others were enough.
-        number: Its place in the sequence of all draws of tasks.
+        number: The group's place in the sequence of all draws of tasks.
         epoch: How often all tasks had had their turn before.
         min_size: Fewest scored rollouts that it can teach with.
         environment: The name of its environment in the run.

@@ -23,7 +23,7 @@ class Memory:
         awake: Bytes that the trainer holds while the server is awake, where they take turns.
         device: What they are on, in words.
         cuda: Whether it is a CUDA device.
-        total: Its memory, in bytes.
+        total: The device's memory, in bytes.
         free: Those that nothing else uses.
     """
 

@@ -18,7 +18,7 @@ class RunEnvironment:
 
     Attributes:
         name: Unique in the run.
-        settings: Its ``[env]``.
+        settings: The environment's table, ``[env]``.
         environment: Where the model acts.
         args: ``[trainer.args]`` as they are here.
         tasks: The train split, with the tasks that are left out.
@@ -26,7 +26,7 @@ class RunEnvironment:
         overlong: Ids of the train tasks whose first prompts were found to be too long.
         prompts: What is known of the tasks' first prompts; None if they were not measured.
         left_out: How many tasks are left out because of that, in one line; empty if none is.
-        table: Its table in the TOML, as messages name it.
+        table: The table in the TOML, as messages name it.
     """
 
     name: str

@@ -171,7 +171,7 @@ class RunFolder:
         """Write one line of metrics, flushed to disk. What is not finite becomes null.
 
         Args:
-            metrics: Of one step.
+            metrics: The metrics of one step.
             again: Whether the step has a line, the last one, that this one replaces.
         """
         line = {k: v if math.isfinite(v) else None for k, v in metrics.items()}

@@ -29,7 +29,7 @@ class Setup:
         log_path: Where a server's output goes.
         note: Called with what the user should be able to find again.
         say: Called, now and then, with what is being waited for.
-        fleet: Has places for servers; without one they are children of this process.
+        fleet: The fleet that has places for servers; without one they are children of this process.
     """
 
     config: Config

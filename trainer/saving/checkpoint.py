@@ -82,7 +82,7 @@ def begin_checkpoint(
     Args:
         folder: The run's folder of checkpoints.
         policy: What is saved. Each trainer process writes its part.
-        tokenizer: Of the model.
+        tokenizer: The tokenizer of the model.
         progress: Where the run stands.
         config: The run's settings; left out if None.
         alone: Write without the other processes, which may be gone; for a model that is not

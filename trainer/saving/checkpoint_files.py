@@ -111,7 +111,7 @@ def finished(folder: RunFolder, args: LoopArgs) -> int | None:
 
     Args:
         folder: The run's.
-        args: Its settings.
+        args: The run's ``[trainer.args]``.
 
     Raises:
         ConfigError: If its newest checkpoint is unreadable.

@@ -41,7 +41,7 @@ class Exported:
         folder: Where.
         form: ``merged`` (a base with its adapter merged in), ``model`` (all weights were trained)
             or ``adapter``.
-        dtype: Of the weights, like ``float32``.
+        dtype: The dtype of the weights, like ``float32``.
         size: Bytes in all files.
         untied: Whether a head that had shared the embedding's weights got its own.
     """

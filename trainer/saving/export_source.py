@@ -67,7 +67,7 @@ class Source:
     """A checkpoint to export.
 
     Attributes:
-        checkpoint: Its folder.
+        checkpoint: The checkpoint's folder.
         adapter: The config of its LoRA adapter, in PEFT's format; None if all weights were trained.
         base: What the adapter goes on top of, as an absolute folder or a hub name; without an
             adapter the checkpoint's own model.
@@ -93,7 +93,7 @@ class Source:
         """Read everything but the weights.
 
         Args:
-            checkpoint: Its folder.
+            checkpoint: The checkpoint's folder.
             base: The base model, if it is no longer where the run found it.
 
         Raises:

@@ -23,9 +23,9 @@ def save_to(target: Path, policy: Policy, tokenizer: Any) -> None:
     """Write a checkpoint; one that is there already is replaced.
 
     Args:
-        target: Its folder.
+        target: The folder of the checkpoint.
         policy: What is saved.
-        tokenizer: Of the model.
+        tokenizer: The tokenizer of the model.
 
     Raises:
         ConfigError: If the folder is something else.

@@ -26,7 +26,7 @@ def load_model(name: str, dtype: torch.dtype | str) -> Any:
 
     Args:
         name: A folder or a hub name.
-        dtype: Of the weights; ``auto`` leaves them as they are stored.
+        dtype: The dtype of the weights; ``auto`` leaves them as they are stored.
 
     Raises:
         ConfigError: If it cannot be loaded, or weights are missing.
@@ -80,7 +80,8 @@ def merge(folder: Path, base: str, dtype: torch.dtype) -> tuple[Any, bool]:
     Args:
         folder: The adapter's.
         base: A folder or a hub name.
-        dtype: Of the merged weights. The update is computed in the adapter's own precision.
+        dtype: The dtype of the merged weights. The update is computed in the adapter's own
+            precision.
 
     Returns:
         The model on the CPU, and whether its head was untied from the embedding.

@@ -26,7 +26,7 @@ def check_fits(
     """Compare a checkpoint with the run that is to resume from it.
 
     Args:
-        checkpoint: Its folder.
+        checkpoint: The checkpoint's folder.
         base_then: Fingerprint of the weights that were not trained then; empty if not known.
         base_now: The same of the model as it is loaded now.
         config: The settings now.

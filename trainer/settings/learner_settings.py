@@ -43,7 +43,7 @@ def learner_config(
     Args:
         model: A local folder or a hub name; ``tiny`` is the model that ships with the library.
         inference: ``embedded`` (the default), ``vllm``, the URL of a server, or ``[inference]``.
-        settings: Of ``[trainer.args]``.
+        settings: The settings of ``[trainer.args]``.
 
     Raises:
         ConfigError: If a name or a value is wrong, or a setting is not the learner's.

@@ -111,7 +111,7 @@ def select(
 
     Args:
         config: What to read and keep.
-        renderer: Of the model that learns.
+        renderer: The renderer of the model that learns.
         advance: Told the number of bytes of every line that was read.
 
     Raises:

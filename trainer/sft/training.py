@@ -184,7 +184,7 @@ def warm_start(
     Args:
         config: The settings.
         folder: The run's folder, with the sequences in it.
-        renderer: Of the model.
+        renderer: The renderer of the model.
         watch: Told every line of metrics.
         begin: Told the steps that are done and all that there will be.
 

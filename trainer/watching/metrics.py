@@ -35,7 +35,7 @@ def step_metrics(
     Args:
         step: Which one; the first is 1.
         groups: All that it waited for.
-        updates: Its optimizer steps.
+        updates: The step's optimizer steps.
         times: Seconds by part, with ``train`` and ``total``.
         args: ``[trainer.args]``.
         args_of: The same by the environment's name, as they are there.
@@ -155,7 +155,7 @@ def signal_metrics(
 
     Args:
         groups: The step's.
-        version: Of the weights that are trained.
+        version: The version of the weights that are trained.
         seconds: Wall time of the step.
         args: ``[trainer.args]``.
     """

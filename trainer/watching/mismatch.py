@@ -87,8 +87,8 @@ class Mismatch:
     """Gaps by what may cause them, and prices of corrections.
 
     Attributes:
-        gaps: Of all tokens first; then of tokens grouped by a property.
-        prices: Of each correction.
+        gaps: The gaps of all tokens first; then of tokens grouped by a property.
+        prices: What each correction costs.
         rounding: What bfloat16 changes in the trainer's log p, by the kind of the layers that have
             it, of all layers last; empty where the model is not at hand.
         cause: What explains the gap of all tokens, in words; None where nothing is known of it.

@@ -34,7 +34,7 @@ class StepVoids:
         tasks: Voids by task; those without are left out.
         reward: Mean of the scored rollouts, or None.
         covariance: Sum over the groups of (share of voids − its mean) · (mean − outcome).
-        variance: Of that sum, if the outcomes were permuted among the groups.
+        variance: The variance of that sum, if the outcomes were permuted among the groups.
     """
 
     attempts: int

@@ -68,8 +68,8 @@ class Records:
 
         Args:
             step: Which one; the first is 1.
-            groups: Its groups, by number.
-            updates: Its optimizer steps.
+            groups: The step's groups, by number.
+            updates: The step's optimizer steps.
             times: Seconds by part, with ``train`` and ``total``.
             others: Metrics that are known already.
         """

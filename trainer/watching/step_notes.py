@@ -23,8 +23,8 @@ class Silence:
 
         Args:
             step: Which one; the first is 1.
-            groups: Its groups.
-            metrics: Its metrics.
+            groups: The step's groups.
+            metrics: The step's metrics.
         """
         if metrics.get("groups/effective") or not (reason := _signal(groups)):
             return []
@@ -48,7 +48,7 @@ def baseline_notes(step: int, metrics: Metrics, *, evaluates: bool) -> list[str]
 
     Args:
         step: Training steps done.
-        metrics: Their line. Looked at are the held-out tasks before the first step; without
+        metrics: The step's line. Looked at are the held-out tasks before the first step; without
             evaluation, the rollouts of the first step.
         evaluates: Whether there is evaluation.
     """

@@ -171,7 +171,7 @@ def evaluation_line(step: int, metrics: Metrics) -> Text:
 
     Args:
         step: The training steps done before it.
-        metrics: Its metrics.
+        metrics: The step's metrics.
     """
     reward = f"held-out reward after step {step}: {metrics['eval/reward/mean']:.3f}"
     figures = {"success": metrics.get("eval/success_rate")}

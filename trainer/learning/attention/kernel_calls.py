@@ -31,7 +31,7 @@ class Call:
     """One call of the kernel.
 
     Attributes:
-        queries: Their places in the layout.
+        queries: The queries' places in the layout.
         keys: Theirs, in the order of their positions: runs of places, from and to.
         merges: Whether the queries have a partial result already.
         begins: For a block, how many of its S keys each query, in order, does not see because they
@@ -83,7 +83,7 @@ def block_calls(
     """Return the calls for blocks of queries.
 
     Args:
-        segments: Of a prefix tree.
+        segments: The segments of a prefix tree.
         reach: How far back tokens see; None for all the way.
         longest: Tokens of the longest sequence.
         most: Queries in a block.

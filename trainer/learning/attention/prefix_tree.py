@@ -31,7 +31,7 @@ class Segment:
     """A run of tokens without a fork in it.
 
     Attributes:
-        start: Its first token's place in the layout.
+        start: The first token's place in the layout.
         end: The place behind its last token.
         last: The place behind the last of its descendants, which stand at ``end`` and after.
     """

@@ -91,7 +91,8 @@ class MicroBatch:
             -1 where they are not known. None if no sample has any.
         observation_weights: float32 ``[B, L]``, factors of observed tokens' losses, 0 for others;
             None if no observation carries loss.
-        supports: Of the trained tokens in row-major order, if filters left some out of any.
+        supports: The supports of the trained tokens in row-major order, if filters left some
+            out of any.
         likeliest: The teacher's at the trained tokens, in row-major order; None if the loss is not
             of them.
     """

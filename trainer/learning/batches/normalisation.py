@@ -66,7 +66,7 @@ def weighted(samples: Sequence[Sample], args: TrainerArgs) -> list[Sample]:
     do: n/m of these weights each.
 
     Args:
-        samples: With all branches of their rollouts.
+        samples: The samples, with all branches of their rollouts.
         args: ``[trainer.args]``: ``loss_normalisation``, ``fixed_length`` and
             ``observation_loss_coef``, without which observations have no weight.
     """

@@ -22,7 +22,7 @@ class Row:
     """A sample in its place among sorted ones.
 
     Attributes:
-        sample: It.
+        sample: The sample.
         shared: How many tokens it shares with the row before.
     """
 

@@ -43,7 +43,7 @@ def check_privileged(environment: Environment, task: Task, renderer: Renderer) -
 
     Args:
         environment: Where the model acts.
-        task: Its first.
+        task: The environment's first task.
         renderer: Chat template and parser.
 
     Raises:
@@ -84,7 +84,7 @@ class Privileged:
         """Return samples whose branches begin with the privileged text of their task.
 
         Args:
-            samples: Of the branches of the traces.
+            samples: The samples of the branches of the traces.
             traces: Rollouts.
             context: Returns the text of a task, or None for a task without one.
 

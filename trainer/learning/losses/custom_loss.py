@@ -79,7 +79,7 @@ def check_loss(loss: Loss, args: TrainerArgs, *, shared: bool) -> None:
     """Check a loss that is given in place of the settings' own.
 
     Args:
-        loss: Its name, or a function.
+        loss: The name of a loss, or a function.
         args: ``[trainer.args]``.
         shared: Whether other trainer processes have to import it.
 

@@ -65,7 +65,7 @@ def token_weight(totals: Totals, args: TrainerArgs) -> float:
     those of its micro-batches.
 
     Args:
-        totals: Of the part, on all ranks.
+        totals: The totals of the part, on all ranks.
         args: ``[trainer.args]``: ``loss_normalisation``.
     """
     return 1.0 / (scale(totals, args) * totals.processed) if totals.tokens else 0.0

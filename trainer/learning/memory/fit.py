@@ -42,7 +42,7 @@ class Device:
 
     Attributes:
         name: In words.
-        total: Its memory, in bytes.
+        total: The device's memory, in bytes.
         free: Bytes that nothing else uses.
         cuda: Whether it is a CUDA device.
         bf16: Whether it has bfloat16.
@@ -199,8 +199,8 @@ def _fix(item: str, size: int, config: Config, over: int, cuda: bool) -> str:
     """Return how an item of memory is made smaller; empty where nothing does.
 
     Args:
-        item: Its purpose.
-        size: Its bytes.
+        item: The purpose of the memory.
+        size: The item's size, in bytes.
         config: The settings.
         over: Bytes that are missing.
         cuda: Whether it is on a CUDA device.

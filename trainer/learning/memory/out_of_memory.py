@@ -41,7 +41,7 @@ class Work:
     """One micro-batch of an optimizer step.
 
     Attributes:
-        batch: It.
+        batch: The batch.
         reference: log p_ref of its trained tokens, float32 ``[N]``, once it is known; or log p,
             where the policy itself is asked before its first optimizer step.
         likeliest: A teacher's likeliest tokens there, once they are known.

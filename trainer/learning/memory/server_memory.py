@@ -67,7 +67,7 @@ def predict_server(
       what VLLM_CPU_KVCACHE_SPACE says.
 
     Args:
-        shape: Of the model.
+        shape: The shape of the model.
         config: With a server that the run starts.
         total: Bytes of one GPU.
         cuda: Whether it runs on GPUs.

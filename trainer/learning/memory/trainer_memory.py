@@ -173,7 +173,7 @@ def predict(
     gone. What an Accelerate config offloads to the host's memory counts nothing.
 
     Args:
-        shape: Of the model.
+        shape: The shape of the model.
         args: ``[trainer.args]``.
         tokens: T, that the largest micro-batch computes.
         around: The process's engine, device and neighbours.
@@ -233,7 +233,7 @@ def largest_budget(shape: Shape, args: TrainerArgs, free: int, around: Surroundi
     a step can have. Where not even ``max_seq_len`` tokens fit, it is ``max_seq_len``.
 
     Args:
-        shape: Of the model.
+        shape: The shape of the model.
         args: ``[trainer.args]``.
         free: Bytes.
         around: The process's engine, device and neighbours.

@@ -31,7 +31,7 @@ class Predictions(NamedTuple):
 
     Attributes:
         logprobs: log p of the trained tokens in nats, float32 ``[N]``.
-        entropy: Of the distribution there, in nats, float32 ``[N]``.
+        entropy: The entropy of the distribution there, in nats, float32 ``[N]``.
         observed: log p of the observed tokens at temperature 1, float32 ``[M]``; None unless they
             carry loss and were asked for.
         teacher_kl: KL(teacher ‖ model) at the trained tokens, in nats, float32 ``[N]``; 0 if the

@@ -97,7 +97,7 @@ class Predicted(NamedTuple):
 
     Attributes:
         logprobs: log p in nats, float32 ``[N]``.
-        entropy: Of the distribution there, in nats, float32 ``[N]``.
+        entropy: The entropy of the distribution there, in nats, float32 ``[N]``.
         teacher_kl: KL(teacher ‖ model) there, in nats, float32 ``[N]``; None if no teacher's
             tokens were given.
         likeliest: The model's likeliest tokens there; None unless they were asked for.
@@ -132,8 +132,8 @@ def head_logprobs(
         rows: int64 ``[N]``, at which of them each token is predicted; one may predict several.
         targets: int64 ``[N]``, the tokens.
         temperature: Logits are divided by it.
-        supports: Of the tokens; None for the whole vocabulary. Each token's logits are copied then,
-            so a chunk has half as many.
+        supports: The supports of the tokens; None for the whole vocabulary. Each token's logits are
+            copied then, so a chunk has half as many.
         entropy_gradient: Whether the entropy carries a gradient.
         taught: A teacher's likeliest tokens at each of the N, to be compared with. Logits are
             copied then, too, as they are with the next.

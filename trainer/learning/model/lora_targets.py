@@ -27,7 +27,7 @@ class _Weight:
     """A matrix, or the matrices of all experts, that could be adapted.
 
     Attributes:
-        name: Of the linear layer, or of the stacked parameter itself.
+        name: The name of the linear layer, or of the stacked parameter itself.
         kind: ``attention``, ``MLP``, ``experts``, ``head`` or ``router``.
         shape: ``[out, in]``, or ``[E, ., .]``.
     """
@@ -215,7 +215,7 @@ def _ends(wanted: list[str], known: Collection[str], parts: int) -> list[str]:
     Args:
         wanted: Names of targets.
         known: All names, including those of targets.
-        parts: Of an end.
+        parts: The parts of an end.
     """
 
     def end(name: str) -> str:

@@ -78,7 +78,7 @@ def keep_packing(model: Any) -> None:
     their constants on the way, and fails where a layer's width is no multiple of its blocks.
 
     Args:
-        model: With layers of bitsandbytes'.
+        model: The model, with layers of bitsandbytes'.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):

@@ -87,7 +87,7 @@ def rounding_gaps(
     Args:
         model: A causal language model of transformers'. It is copied in float32, so there must be
             room for that, and does not change.
-        branches: With N sampled tokens in all.
+        branches: The branches, with N sampled tokens in all.
         temperature: See :func:`logprobs`.
         dtype: The lower precision.
 

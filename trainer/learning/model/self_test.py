@@ -212,7 +212,7 @@ def check_attention(model: Any, tolerance: float) -> None:
     """Compare the attention and its gradients with a dense mask's, in the model's dtype and widths.
 
     Args:
-        model: Of transformers'.
+        model: A model of transformers.
         tolerance: Relative difference that rounding explains.
 
     Raises:

@@ -55,7 +55,7 @@ def write(folder: Path, staged: Mapping[str, Any], group: Any = None) -> None:
     Args:
         folder: Where to; the same on all processes.
         staged: This process's share.
-        group: Of the processes, over gloo; None if this one writes alone.
+        group: The group of the processes, over gloo; None if this one writes alone.
 
     Raises:
         RuntimeError: If a process could not write, or is gone; says why.

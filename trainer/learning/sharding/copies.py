@@ -108,7 +108,7 @@ class Copies:
         Args:
             accelerator: What :meth:`accelerator` returned.
             model: The module from :meth:`spread`, or the adapter's module around it.
-            optimizer: Of its trained parameters.
+            optimizer: The optimizer of its trained parameters.
             max_norm: The ``max_norm`` of later calls of :meth:`step`.
 
         Raises:
@@ -137,7 +137,7 @@ class Copies:
         """Take an optimizer step, unless the gradient is not finite, and clear the gradient.
 
         Args:
-            optimizer: With its learning rate set.
+            optimizer: The optimizer, with its learning rate set.
             parameters: The optimizer's.
             factor: Multiplies the gradient, which is a sum.
             max_norm: The product is clipped to this norm.
@@ -183,7 +183,7 @@ class Copies:
         all processes must call it.
 
         Args:
-            optimizer: Of the parameters.
+            optimizer: The optimizer of the parameters.
             parameters: What it steps, by their names in the model, in the optimizer's order.
         """
         for name, parameter in parameters.items():

@@ -17,8 +17,8 @@ class Accumulate:
 
     Attributes:
         batches: The receiving rank's share.
-        totals: Of the shares of all ranks.
-        seed: Of the follower's dropout. Rank 0 uses its own random state, which it saves.
+        totals: The totals of the shares of all ranks.
+        seed: The seed of the follower's dropout. Rank 0 uses its own random state, which it saves.
         rounds: Passes that every rank must make, where the model is sharded; else 0.
         loss: By its name, or as a function; None for that of the settings.
     """
@@ -35,7 +35,7 @@ class Finish:
     """Take the optimizer step together.
 
     Attributes:
-        learning_rate: Of this step.
+        learning_rate: The learning rate of this step.
     """
 
     learning_rate: float
@@ -47,7 +47,7 @@ class Together:
 
     Attributes:
         path: Which method: ``logprobs``, or ``weights.state``.
-        args: Its arguments.
+        args: The method's arguments.
     """
 
     path: str
@@ -70,7 +70,7 @@ class Load:
     """Load a checkpoint.
 
     Attributes:
-        path: Its folder.
+        path: The checkpoint's folder.
     """
 
     path: Path
