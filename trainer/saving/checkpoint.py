@@ -44,7 +44,7 @@ class Progress:
     Attributes:
         step: Training steps done.
         seconds: Wall time spent so far.
-        alarms: What the alarms remember (:meth:`~vf.trainer.watching.run_alarms.RunAlarms.state`).
+        alarms: What the alarms remember (:meth:`~vf.trainer.watching.alarms.RunAlarms.state`).
         best_reward: Highest held-out mean reward of any checkpoint so far.
         base: Fingerprint of the weights that are not trained
             (:class:`~vf.trainer.learning.sharding.weights.Weights`).
