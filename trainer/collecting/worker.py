@@ -177,7 +177,7 @@ class Worker:
             now, news, self._news = time.monotonic(), self._news, {}
             self._changed.clear()
             doing: list[Doing] = [
-                (n, each.doing, each.turn, now - each.since) for n, each in news.items()
+                (n, new.doing, new.turn, now - new.since) for n, new in news.items()
             ]
             peer.tell("activities", doing)
             if self._live:

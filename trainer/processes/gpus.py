@@ -71,7 +71,7 @@ def note_given(given: Config) -> None:
 
 def _gpus(config: Config) -> dict[str, Any]:
     tables = {"trainer": config.trainer, "inference": config.inference}
-    return {name: each.gpus for name, each in tables.items() if hasattr(each, "gpus")}
+    return {name: table.gpus for name, table in tables.items() if hasattr(table, "gpus")}
 
 
 def count_gpus() -> int:
