@@ -342,7 +342,7 @@ class RLTrainer:
             return 0
         self.step_count = progress.step
         self._earlier_seconds = progress.seconds
-        self._records.alarms.load(progress.alarms)
+        self._records.findings.alarms.load(progress.alarms)
         self.learner.publish(self.step_count)
         self._finished = None
         if (repeat := to_evaluate(self.folder, self.args, self.step_count)) is not None:
@@ -356,7 +356,7 @@ class RLTrainer:
         return Progress(
             step=self.step_count,
             seconds=self.seconds,
-            alarms=self._records.alarms.state(),
+            alarms=self._records.findings.alarms.state(),
             best_reward=self._keeper.best_reward,
             base=self._keeper.base,
             queue=self.collector.queue(),

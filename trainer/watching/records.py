@@ -12,10 +12,9 @@ from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
-from vf.trainer.watching.alarms import RunAlarms
+from vf.trainer.watching.findings import Findings
 from vf.trainer.watching.metrics import step_metrics
 from vf.trainer.watching.report import Report
-from vf.trainer.watching.step_notes import Silence, baseline_notes, step_notes
 from vf.trainer.watching.trackers import Tracker, open_trackers
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ class Records:
         display: Shows progress.
 
     Attributes:
-        alarms: What watches the rewards over many steps.
+        findings: What a user should know about the steps.
     """
 
     def __init__(self, plan: Plan, folder: RunFolder, display: Display) -> None:
@@ -39,9 +38,8 @@ class Records:
         self._display = display
         self._report = Report(folder, plan)
         self._tracker: Tracker | None = None
-        self._silence = Silence()
         self._args_of = {member.name: member.args for member in plan.environments}
-        self.alarms = RunAlarms(self._args_of)
+        self.findings = Findings(plan.config.args, self._args_of)
 
     def open(self, step: int) -> None:
         """Open the trackers, then start the display.
@@ -76,11 +74,9 @@ class Records:
         args = self._config.args
         measured = step_metrics(step, groups, updates, times, args, self._args_of)
         metrics = {"step": step, **measured, **others}
-        alarms, notes = self.alarms.observe(groups, metrics, args)
-        notes = [f"step {step}: {note}" for note in notes]
-        notes += self._silence.notes(step, groups, metrics)
-        for note in [*notes, *step_notes(step, metrics)]:
-            self.note(note)
+        alarms, findings = self.findings.of_step(step, groups, metrics)
+        for finding in findings:
+            self.note(finding)
         if (shown := groups[0].traces) and (step - 1) % args.sample_steps == 0:
             self._display.sample(shown[0])
         return metrics | alarms
@@ -94,13 +90,8 @@ class Records:
         """
         if "eval/reward/mean" in metrics:
             self._display.evaluation(step, metrics)
-        args = self._config.args
-        alike = all(  # else it is no baseline
-            each.eval_temperature in (None, each.temperature) for each in self._args_of.values()
-        )
-        evaluates = args.eval_strategy == "steps" and alike
-        for note in baseline_notes(step, metrics, evaluates=evaluates):
-            self.note(note)
+        for finding in self.findings.of_baseline(step, metrics):
+            self.note(finding)
         if self._tracker is not None:
             self._tracker.log(metrics)
 

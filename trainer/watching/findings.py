@@ -1,15 +1,65 @@
-"""Notes on a step's metrics: no signal, what was skipped, long waits, the baseline, memory."""
+"""What a run's user should know about its steps, in sentences: alarms, signal, waits, memory."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
+from vf.trainer.settings.config import TrainerArgs
+from vf.trainer.watching.alarms import RunAlarms
 
 WAIT_SHARE = 0.2  # of the step's time: waits for sandboxes above it are worth a note
 TOO_EASY = 0.8
+
+
+class Findings:
+    """Finds what is remarkable about the steps of a run.
+
+    Args:
+        args: ``[trainer.args]``.
+        args_of: The same by the environment's name, as they are there.
+
+    Attributes:
+        alarms: What watches the rewards over many steps.
+    """
+
+    def __init__(self, args: TrainerArgs, args_of: Mapping[str, TrainerArgs]) -> None:
+        self._args = args
+        self._args_of = args_of
+        self._silence = Silence()
+        self.alarms = RunAlarms(args_of)
+
+    def of_step(
+        self, step: int, groups: Sequence[Group], metrics: Metrics
+    ) -> tuple[Metrics, list[str]]:
+        """Return the metrics of the alarms, and what is remarkable about a step.
+
+        Args:
+            step: Which one; the first is 1.
+            groups: The step's groups, by number.
+            metrics: The step's metrics.
+        """
+        alarms, begun = self.alarms.observe(groups, metrics, self._args)
+        return alarms, [
+            *(f"step {step}: {note}" for note in begun),
+            *self._silence.notes(step, groups, metrics),
+            *step_notes(step, metrics),
+        ]
+
+    def of_baseline(self, step: int, metrics: Metrics) -> list[str]:
+        """Return what is remarkable about the model before it is trained.
+
+        Args:
+            step: Training steps done.
+            metrics: All that is known of it, evaluation included.
+        """
+        alike = all(  # else evaluation is no baseline
+            args.eval_temperature in (None, args.temperature) for args in self._args_of.values()
+        )
+        evaluates = self._args.eval_strategy == "steps" and alike
+        return baseline_notes(step, metrics, evaluates=evaluates)
 
 
 class Silence:

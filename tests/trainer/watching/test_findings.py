@@ -7,7 +7,7 @@ import pytest
 import vf
 from vf.traces.trace import Score
 from vf.trainer.run.group import Group
-from vf.trainer.watching.step_notes import Silence, baseline_notes, step_notes
+from vf.trainer.watching.findings import Silence, baseline_notes, step_notes
 
 
 def group(*rewards: float | None, min_size: int = 2) -> Group:
