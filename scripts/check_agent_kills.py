@@ -25,10 +25,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from killing import MARK, KilledEvaluation, processes, repeat, wait_until
 
 import vf
 from vf.inference.ports import choose_port
@@ -36,8 +37,6 @@ from vf.inference.ports import choose_port
 TASKS = 12
 CALLS = 4  # of an agent
 PARTS = ("agent", "evaluation", "engine")
-MARK = "VF_CHECK_AGENT_KILLS"
-PATIENCE = 120.0  # seconds
 
 AGENT = f"""
 import json, os, subprocess, sys, urllib.request
@@ -66,36 +65,12 @@ def outcome(trace):
 """
 
 
-def processes(mark: str) -> dict[int, str]:
-    """Return the command lines of the processes whose environment holds the mark."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if line:  # a zombie has none
-                    found[int(folder.name)] = line
-        except OSError:
-            continue
-    return found
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Wait, and fail where it takes too long."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {seconds:g} s still not: {what}")
-        time.sleep(0.02)
-
-
-class Run:
+class Run(KilledEvaluation):
     """One evaluation in a folder, with its engine."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.mark = folder, folder.name
+        self.mark = folder.name
+        super().__init__(folder, TASKS, {MARK: self.mark})
         self.port = choose_port("127.0.0.1", 0)
         (folder / "agent.py").write_text(AGENT)
         (folder / "scoring.py").write_text(RUBRIC)
@@ -110,21 +85,6 @@ class Run:
             f'env = {{ {MARK} = "{self.mark}" }}\n'
         )
         self.engine: subprocess.Popen[bytes] | None = None
-        self.evaluation: subprocess.Popen[bytes] | None = None
-
-    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        """Start a command of vf-rl, marked."""
-        log = (self.folder / "log").open("ab")
-        environ = os.environ | {MARK: self.mark, "OPENAI_API_KEY": "none"}
-        code = "import sys; from vf.trainer.commands.main import main; sys.exit(main())"
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *command],
-            cwd=self.folder,
-            env=environ,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
 
     def start_engine(self) -> None:
         """Start the engine, and wait until it answers."""
@@ -138,16 +98,6 @@ class Run:
                 return True
         except OSError:
             return False
-
-    def start_evaluation(self) -> None:
-        """Start, or resume, the evaluation."""
-        self.evaluation = self.start(["eval", "eval.toml"])
-
-    def traces(self) -> list[vf.Trace]:
-        """Return the whole lines of the traces' file."""
-        files = list(self.folder.rglob("traces.jsonl"))
-        lines = [line for file in files for line in file.read_bytes().split(b"\n")[:-1]]
-        return [vf.Trace.from_json(line) for line in lines if line]
 
     def agents(self) -> list[int]:
         """Return the agents' processes, without their guards and children."""
@@ -190,21 +140,20 @@ def check(seed: int) -> str:
         assert run.evaluation is not None
         assert run.engine is not None
         some = rng.randint(0, TASKS - 4)
-        wait_until(lambda: ended(run) or (run.agents() and len(run.traces()) >= some), "agents run")
+        wait_until(
+            lambda: run.ended() or (run.agents() and len(run.traces()) >= some), "agents run"
+        )
         time.sleep(rng.uniform(0.0, 1.0))
         before = {trace.id: trace.to_json() for trace in run.traces()}
-        killed = 0
         if part == "agent":
-            agents = run.agents()
-            if agents:
-                killed = rng.choice(agents)
+            if agents := run.agents():
                 with suppress(ProcessLookupError):  # it may have ended by now
-                    os.kill(killed, signal.SIGKILL)
+                    os.kill(rng.choice(agents), signal.SIGKILL)
+        elif part == "evaluation":
+            run.kill()
         else:
-            process = run.evaluation if part == "evaluation" else run.engine
-            killed = process.pid
-            process.kill()
-            process.wait()
+            run.engine.kill()
+            run.engine.wait()
         if part == "evaluation":
             wait_until(
                 lambda: not (processes(run.mark).keys() - {run.engine.pid}),  # type: ignore[union-attr]
@@ -212,37 +161,22 @@ def check(seed: int) -> str:
             )
         elif part == "engine":
             run.start_engine()
-        wait_until(lambda: ended(run), "the evaluation ends")
-        middle = run.traces()
-        hold(before, middle)
+        wait_until(run.ended, "the evaluation ends")
+        middle = run.hold(before, finished)
         unfinished = sum(not trace.reward for trace in middle)
         assert part != "agent" or unfinished <= 1, "only the killed agent has no reward"
         run.start_evaluation()
-        wait_until(lambda: ended(run), "the resumed evaluation ends")
-        after = run.traces()
-        hold({t.id: t.to_json() for t in middle if t.error is None}, after)
-        scored = [trace for trace in after if trace.error is None]
-        tasks = Counter(trace.task.id for trace in scored)
-        assert tasks == Counter(f"t{n}" for n in range(TASKS)), f"each task once, not {tasks}"
+        wait_until(run.ended, "the resumed evaluation ends")
+        run.hold({t.id: t.to_json() for t in middle if t.error is None}, finished)
+        run.hold_whole()
         left = processes(run.mark).keys() - {run.engine.pid}
         assert not left, f"left: {left}"
     return f"{part}, {len(before)} of {TASKS} had ended, {unfinished} without a reward"
 
 
-def ended(run: Run) -> bool:
-    """Return whether the evaluation has ended."""
-    return run.evaluation is not None and run.evaluation.poll() is not None
-
-
-def hold(before: dict[str, bytes], now: list[vf.Trace]) -> None:
-    """Check that nothing which ended is lost, and nothing unfinished has a reward."""
-    found = {trace.id: trace.to_json() for trace in now}
-    for id, line in before.items():
-        assert found.get(id) == line, f"lost or changed: {id}"
-    for trace in now:
-        finished = trace.info.get("output") == "finished\n" and len(trace.turns) == CALLS
-        assert not trace.reward or finished, f"a reward for what did not finish: {trace.id}"
-        assert trace.error is None or trace.reward is None
+def finished(trace: vf.Trace) -> bool:
+    """Return whether the agent of a trace completed."""
+    return trace.info.get("output") == "finished\n" and len(trace.turns) == CALLS
 
 
 def main() -> int:
@@ -251,15 +185,8 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    bad = 0
-    for seed in range(args.seed, args.seed + args.times):
-        try:
-            print(f"seed {seed}: {check(seed)}", flush=True)
-        except AssertionError as error:
-            bad += 1
-            print(f"seed {seed}: FAILED: {error}", flush=True)
-    print(json.dumps({"check": "agent_kills", "times": args.times, "failed": bad}))
-    return 1 if bad else 0
+    seeds = range(args.seed, args.seed + args.times)
+    return repeat("agent_kills", seeds, check, times=args.times)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from check_agent_kills import wait_until
 from cluster_traces import Answers, Seen, check_counts, check_errors, check_metrics, steps
 from killed_run import KilledRun, draw
+from killing import wait_until
 
 if TYPE_CHECKING:
     from ray_machines import Machines

@@ -26,10 +26,8 @@ import argparse
 import contextlib
 import hashlib
 import json
-import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -40,7 +38,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from own_dockerd import PATIENCE, Dockerd, wait_until
+from killing import PATIENCE, KilledEvaluation, repeat, wait_until
+from own_dockerd import Dockerd
 
 import vf
 from vf.sandbox.container.docker_engine import Engine
@@ -163,11 +162,14 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Run:
-    """One evaluation in a folder."""
+class Run(KilledEvaluation):
+    """One evaluation in a folder, in containers of an engine of its own."""
 
     def __init__(self, folder: Path, dockerd: Dockerd, url: str, tasks: int) -> None:
-        self.folder, self.dockerd, self.tasks = folder, dockerd, tasks
+        # Its home has the cache that says which images are there.
+        environ = {"DOCKER_HOST": str(dockerd.address), "HOME": str(dockerd.folder)}
+        super().__init__(folder, tasks, environ)
+        self.dockerd = dockerd
         folder.mkdir()
         (folder / "kills_env.py").write_text(ENVIRONMENT)
         (folder / "eval.toml").write_text(
@@ -175,47 +177,12 @@ class Run:
             f'base_url = "{url}"\n[[environments]]\nid = "./kills_env.py"\n'
             f'[environments.args]\ntasks = {tasks}\nbuild = "{dockerd.folder}/context"\n'
         )
-        self.client: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start, or resume, the evaluation."""
-        environ = os.environ | {
-            "DOCKER_HOST": str(self.dockerd.address),
-            "OPENAI_API_KEY": "none",
-            "HOME": str(self.dockerd.folder),  # whose cache says which images are there
-        }
-        code = "import sys; from vf.trainer.commands.main import main; sys.exit(main())"
-        with (self.folder / "log").open("ab") as log:
-            self.client = subprocess.Popen(
-                [sys.executable, "-c", code, "eval", "eval.toml"],
-                cwd=self.folder,
-                env=environ,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def ended(self) -> bool:
-        """Return whether the evaluation has ended."""
-        return self.client is not None and self.client.poll() is not None
-
-    def traces(self) -> list[vf.Trace]:
-        """Return the whole lines of the traces' file."""
-        files = list(self.folder.rglob("traces.jsonl"))
-        lines = [line for file in files for line in file.read_bytes().split(b"\n")[:-1]]
-        return [vf.Trace.from_json(line) for line in lines if line]
-
-    def scored(self) -> dict[str, bytes]:
-        """Return what has been scored, by id."""
-        return {t.id: t.to_json() for t in self.traces() if t.error is None}
-
-    def kill(self, part: str, rng: random.Random) -> bool:
+    def kill_part(self, part: str, rng: random.Random) -> bool:
         """Kill something; return whether there was anything to kill."""
         if part == "client":
-            assert self.client is not None
-            self.client.kill()
-            self.client.wait()
-            self.start()
+            self.kill()
+            self.start_evaluation()
         elif part.startswith("engine"):
             self.dockerd.kill(alone=part == "engine alone")
             time.sleep(rng.uniform(0.0, 1.0))
@@ -240,7 +207,7 @@ def check(seed: int, dockerd: Dockerd, url: str, before: dict[str, list[str]]) -
     killed: Counter[str] = Counter()
     run = Run(dockerd.folder / f"run-{seed}", dockerd, url, EPISODES)
     scored: dict[str, bytes] = {}
-    run.start()
+    run.start_evaluation()
     try:
         deadline = time.monotonic() + PATIENCE
         while len(run.scored()) < EPISODES:
@@ -251,41 +218,38 @@ def check(seed: int, dockerd: Dockerd, url: str, before: dict[str, list[str]]) -
             scored |= found
             if sum(killed.values()) < MOST_KILLS and run.traces():
                 part = rng.choices([*PARTS], [*PARTS.values()])[0]
-                killed[part] += run.kill(part, rng)
+                killed[part] += run.kill_part(part, rng)
             if run.ended():
-                run.start()
+                run.start_evaluation()
         wait_until(run.ended, "the evaluation ends")
         hold(run, scored)
         # What a killed client has left is removed by the next one to start.
-        run.start()
+        run.start_evaluation()
         wait_until(run.ended, "the finished evaluation is looked at")
         wait_until(lambda: dockerd.holds() == before, f"only {before} is left")
     except AssertionError as error:
         said = (run.folder / "log").read_text("utf-8", "replace")[-2000:]
         raise AssertionError(f"{error}; left: {dockerd.holds()}; log: {said}") from None
     finally:
-        if run.client is not None:
-            run.client.kill()
-            run.client.wait()
+        run.kill()
     failed = sum(trace.error is not None for trace in run.traces())
     counts = ", ".join(f"{count} x {part}" for part, count in sorted(killed.items()) if count)
     return f"{EPISODES} episodes, killed {counts or 'nothing'}; {failed} failures on the way"
 
 
+def earned(trace: vf.Trace) -> bool:
+    """Return whether a trace's secret was read from its container."""
+    outputs = [m.content.strip() for m in trace.messages if m.role == "tool"]
+    return outputs == [secret_of(trace.task.id)]
+
+
 def hold(run: Run, before: dict[str, bytes]) -> None:
-    """Check that each episode is there once, with the reward that it has earned."""
-    traces = run.traces()
-    now = {trace.id: trace.to_json() for trace in traces}
-    for id, line in before.items():
-        assert now.get(id) == line, f"lost or changed: {id}"
-    for trace in traces:
-        assert trace.error is None or trace.reward is None, f"a failure has a reward: {trace.id}"
-        outputs = [m.content.strip() for m in trace.messages if m.role == "tool"]
-        earned = trace.error is None and outputs == [secret_of(trace.task.id)]
-        assert bool(trace.reward) == earned, f"reward {trace.reward} for {outputs}: {trace.id}"
-        assert earned or trace.error is not None, f"blamed for a kill: {outputs}: {trace.id}"
-    tasks = Counter(trace.task.id for trace in traces if trace.error is None)
-    assert tasks == Counter(f"t{n}" for n in range(run.tasks)), f"each task once, not {tasks}"
+    """Check that each episode is there once, and that none is blamed for a kill."""
+    for trace in run.hold(before, earned):
+        if trace.error is None:
+            assert earned(trace), f"blamed for a kill: {trace.id}"
+            assert trace.reward, f"no reward for what was earned: {trace.id}"
+    run.hold_whole()
 
 
 @contextlib.contextmanager
@@ -314,27 +278,22 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    times, bad = -(-args.episodes // EPISODES), 0
-    began = time.monotonic()
+    times = -(-args.episodes // EPISODES)
     with opened() as (dockerd, url):
         first = Run(dockerd.folder / "first", dockerd, url, 8)  # makes what lasts: kit and image
-        first.start()
+        first.start_evaluation()
         wait_until(first.ended, "the first evaluation ends")
         hold(first, {})
         before = dockerd.holds()
         assert not before["containers"], before
         assert before["networks"] == ["host", "none"], before
         assert [name for name in before["images"] if name.startswith(BUILT)], before
-        for seed in range(args.seed, args.seed + times):
-            try:
-                print(f"seed {seed}: {check(seed, dockerd, url, before)}", flush=True)
-            except AssertionError as error:
-                bad += 1
-                print(f"seed {seed}: FAILED: {error}", flush=True)
-    seconds = round(time.monotonic() - began)
-    found = {"check": "sandbox_kills", "episodes": times * EPISODES, "failed": bad}
-    print(json.dumps(found | {"seconds": seconds}))
-    return 1 if bad else 0
+        return repeat(
+            "sandbox_kills",
+            range(args.seed, args.seed + times),
+            lambda seed: check(seed, dockerd, url, before),
+            episodes=times * EPISODES,
+        )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tiny_vllm
-from check_agent_kills import MARK, processes
+from killing import MARK, processes
 
 from vf.runtime.command import FAILED
 from vf.trainer.run.run_folder import RunFolder

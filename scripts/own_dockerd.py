@@ -8,24 +8,16 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+from killing import PATIENCE, wait_until
 
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine
 
-PATIENCE = 180.0  # seconds
 LOG_LINES = 30  # of one that does not start
 PANIC = "libnetwork.(*controller).reservePools"
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait, and fail where it takes too long."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {PATIENCE:g} s still not: {what}")
-        time.sleep(0.05)
 
 
 class Dockerd:

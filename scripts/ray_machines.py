@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
 
-from check_agent_kills import MARK
+from killing import MARK
 
 CPUS = 4  # that each machine claims to have
 BYTES = 100 * 2**20  # of an object store, which a run does not use
