@@ -2,60 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from aiohttp import web
 
+from tests.inference.local_server import LocalServer, chat_completion, json_answer, serve
 from vf.inference.models.scripted_model import Line, as_reply
 
 
-class Api:
-    """The server: its address, and what it was asked."""
+def scripted_api(script: Sequence[Line]) -> AbstractAsyncContextManager[LocalServer]:
+    """Serve a script while the block runs; the server fails where it ends."""
+    lines = enumerate(script)
 
-    def __init__(self, script: Sequence[Line]) -> None:
-        self._script = list(script)
-        self.url = ""
-        self.requests: list[Mapping[str, Any]] = []
+    def answer(body: dict[str, Any]) -> web.Response:
+        turn, line = next(lines)
+        message = as_reply(line, turn).to_openai()
+        del message["role"]
+        message["content"] = message["content"] or (None if message.get("tool_calls") else "")
+        return json_answer(chat_completion(**message) | {"model": body["model"]})
 
-    async def answer(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        turn = len(self.requests)
-        self.requests.append(body)
-        message = as_reply(self._script[turn], turn).to_openai()
-        calls = message.get("tool_calls")
-        message["content"] = message["content"] or (None if calls else "")
-        choice = {
-            "index": 0,
-            "message": message,
-            "finish_reason": "tool_calls" if calls else "stop",
-        }
-        reply = {
-            "id": f"chatcmpl-{turn}",
-            "object": "chat.completion",
-            "created": 0,
-            "model": body["model"],
-            "choices": [choice],
-            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-        }
-        return web.Response(body=json.dumps(reply), content_type="application/json")
-
-
-@asynccontextmanager
-async def scripted_api(script: Sequence[Line]) -> AsyncIterator[Api]:
-    """Serve a script while the block runs."""
-    api = Api(script)
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", api.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        api.url = f"http://127.0.0.1:{port}/v1"
-        yield api
-    finally:
-        await runner.cleanup()
+    return serve(answer)

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
+from tests.inference.local_server import listening
 from tests.parts import REQUIRE_ALL
 from vf.cluster import ray_jobs
 from vf.cluster.ray_jobs import submit_job
@@ -71,15 +72,9 @@ class Head:
         app.router.add_post("/api/jobs/", self.submit)
         app.router.add_get("/api/jobs/job-1", self.job)
         app.router.add_get("/api/jobs/job-1/logs/tail", self.logs)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
-        ready.set()
-        await ended.wait()
-        await runner.cleanup()
+        async with listening(app) as self.url:
+            ready.set()
+            await ended.wait()
 
 
 @pytest.fixture

@@ -12,7 +12,13 @@ from aiohttp import web
 
 import vf
 from tests.docs.blocks import ROOT, blocks
-from tests.inference.local_server import LocalServer, error_answer, json_answer, serve
+from tests.inference.local_server import (
+    LocalServer,
+    chat_completion,
+    error_answer,
+    json_answer,
+    serve,
+)
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 from vf.environments import registry
 from vf.environments.environment import Split
@@ -66,14 +72,7 @@ def record(trace: vf.Trace) -> UserRecord:
 
 def chat(text: str) -> web.Response:
     """Return a chat completion that cost 10 and 2 tokens."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text},
-        "finish_reason": "stop",
-    }
-    usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
-    head = {"id": "x", "object": "chat.completion", "created": 0, "model": "user"}
-    return json_answer({**head, "choices": [choice], "usage": usage})
+    return json_answer(chat_completion(text, usage=(10, 2)))
 
 
 def at(url: str, **more: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 import vf
-from tests.inference.local_server import json_answer, serve
+from tests.inference.local_server import chat_completion, json_answer, serve, tool_call
 from vf.environments.bundled.support.cases import KINDS, Case, draw_case
 from vf.environments.bundled.support.shop import TODAY
 from vf.environments.bundled.support.told import Facts, told
@@ -201,15 +201,11 @@ def test_a_model_can_play_the_customer() -> None:
 
     def answer(body: dict[str, Any]) -> web.Response:
         last = body["messages"][-1]
-        message: dict[str, Any] = {"role": "assistant", "content": "Yes."}
         if last["role"] == "user" and "neighbours" in last["content"]:
-            function = {"name": "look_for_parcel", "arguments": "{}"}
-            call = {"id": "c", "type": "function", "function": function}
-            message = {"role": "assistant", "content": None, "tool_calls": [call]}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
-        head = {"id": "x", "object": "chat.completion", "created": 0, "model": body["model"]}
-        return json_answer({**head, "choices": [choice], "usage": usage})
+            return json_answer(
+                chat_completion(None, tool_calls=[tool_call("look_for_parcel", "{}")])
+            )
+        return json_answer(chat_completion("Yes."))
 
     async def main() -> tuple[vf.Trace, list[dict[str, Any]]]:
         async with serve(answer) as server:

@@ -1,13 +1,16 @@
-"""A chat API without a model, in a process of its own: `python stand_in.py '{"delay": 0.02}'`.
+"""A chat API without a model, in a process of its own::
+
+    python -m tests.evaluation.stand_in '{"delay": 0.02}'
 
 It reverses the text of a `reverse-text` prompt, or gets it wrong, as the request's seed has it:
-the same request always gets the same answer. Prints its port, and then every request's seed.
+the same request always gets the same answer. Prints its address, and then every request's seed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -18,9 +21,13 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.inference.local_server import chat_completion, listening, tool_call
+
+ROOT = Path(__file__).parents[2]
+
 MODEL = "stand-in"
 RIGHT = 0.6  # of the answers
-USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
+PROMPT_TOKENS = 20
 
 
 def answer(text: str, seed: int) -> str:
@@ -88,12 +95,12 @@ class StandIn:
         if self.unauthorized(request):
             return self.problem(401, "no such key")
         context, most = self.how.get("context"), body.get("max_tokens", 1)
-        if context is not None and (room := context - USAGE["prompt_tokens"]) < most:
+        if context is not None and (room := context - PROMPT_TOKENS) < most:
             return self.problem(
                 400,
                 f"'max_tokens' or 'max_completion_tokens' is too large: {most}. This model's "
                 f"maximum context length is {context} tokens and your request has "
-                f"{USAGE['prompt_tokens']} input tokens ({most} > {room}).",
+                f"{PROMPT_TOKENS} input tokens ({most} > {room}).",
             )
         if body["model"] not in self.models:
             return self.problem(404, f"the model {body['model']!r} does not exist")
@@ -103,24 +110,22 @@ class StandIn:
             if word in prompt and not self.fixed():
                 return self.problem(400, f"{word} cannot be answered")
         content = answer(prompt.rpartition(" ")[2], body.get("seed") or 0)
-        message: dict[str, Any] = {"role": "assistant", "content": content}
         if self.how.get("calls"):
-            function = {"name": "calculate", "arguments": '{"op": "+", "a": 1, "b": 2}'}
-            call = {"id": "c1", "type": "function", "function": function}
-            message = {"role": "assistant", "content": None, "tool_calls": [call]}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        whole = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
-        return web.json_response({**whole, "choices": [choice], "usage": USAGE})
+            endless = tool_call("calculate", '{"op": "+", "a": 1, "b": 2}')
+            return web.json_response(chat_completion(None, tool_calls=[endless]))
+        return web.json_response(chat_completion(content))
 
 
 @contextmanager
 def standing(**how: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run it in a process; yields its base URL, and the process."""
-    command = [sys.executable, str(Path(__file__)), json.dumps(how)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "tests.evaluation.stand_in", json.dumps(how)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
     try:
         assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1", process
+        yield f"{process.stdout.readline().strip()}/v1", process
     finally:
         process.kill()
         process.wait()
@@ -135,11 +140,9 @@ def main() -> None:
         app = web.Application()
         app.router.add_get("/v1/models", stand_in.list_models)
         app.router.add_post("/v1/chat/completions", stand_in.chat)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        print(runner.addresses[0][1], flush=True)
-        await asyncio.Event().wait()
+        async with listening(app) as address:
+            print(address, flush=True)
+            await asyncio.Event().wait()
 
     asyncio.run(run())
 

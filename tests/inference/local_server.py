@@ -23,6 +23,18 @@ class LocalServer:
 
 
 @asynccontextmanager
+async def listening(app: web.Application, port: int = 0) -> AsyncIterator[str]:
+    """Serve an application on a port of this machine; yields its address."""
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
 async def serve(
     answer: Handler, delay: float | Callable[[dict[str, Any]], float] = 0.0
 ) -> AsyncIterator[LocalServer]:
@@ -37,15 +49,9 @@ async def serve(
 
     app = web.Application()
     app.router.add_post("/{path:.*}", handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        server.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    async with listening(app) as address:
+        server.base_url = f"{address}/v1"
         yield server
-    finally:
-        await runner.cleanup()
 
 
 def in_turn(answers: Iterable[web.Response]) -> Handler:
@@ -62,6 +68,29 @@ def json_answer(body: Any, status: int = 200) -> web.Response:
 def error_answer(status: int, message: str) -> web.Response:
     """Return an error as OpenAI words it."""
     return json_answer({"error": {"message": message, "type": "x", "code": status}}, status)
+
+
+def chat_completion(
+    content: str | None,
+    finish_reason: str | None = None,
+    usage: tuple[int, int] = (20, 5),
+    **message: Any,
+) -> dict[str, Any]:
+    """Return the body of a chat completion; ``usage`` counts tokens in and out."""
+    ended = "tool_calls" if message.get("tool_calls") else "stop"
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": content, **message},
+        "finish_reason": finish_reason or ended,
+    }
+    counts = {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
+    head = {"id": "x", "object": "chat.completion", "created": 0, "model": "m"}
+    return {**head, "choices": [choice], "usage": counts}
+
+
+def tool_call(name: str, arguments: str, id: str = "c1") -> dict[str, Any]:
+    """Return a tool call as a chat completion has it."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def completion(

@@ -11,38 +11,23 @@ import pytest
 from aiohttp import web
 
 import vf
-from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
+from tests.inference.local_server import (
+    Handler,
+    chat_completion,
+    error_answer,
+    in_turn,
+    json_answer,
+    serve,
+    tool_call,
+)
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.trace import StopReason, Trace
 
 ASK = [vf.Message("user", "x")]
-ANSWER: dict[str, Any] = {
-    "id": "1",
-    "object": "chat.completion",
-    "created": 0,
-    "model": "m",
-    "choices": [
-        {
-            "index": 0,
-            "finish_reason": "tool_calls",
-            "message": {
-                "role": "assistant",
-                "content": None,
-                "reasoning_content": "hm",
-                "tool_calls": [
-                    {
-                        "id": "c9",
-                        "type": "function",
-                        "function": {"name": "add", "arguments": '{"a": 1}'},
-                    }
-                ],
-            },
-        }
-    ],
-    "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
-}
+ADD = tool_call("add", '{"a": 1}', "c9")
+ANSWER = chat_completion(None, usage=(11, 7), reasoning_content="hm", tool_calls=[ADD])
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
+from tests.inference.local_server import (
+    Handler,
+    error_answer,
+    in_turn,
+    json_answer,
+    listening,
+    serve,
+)
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
 
@@ -75,15 +82,12 @@ def test_a_reset_connection_is_tried_again() -> None:
 
         app = web.Application()
         app.router.add_post("/v1/x", handle)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        client = JsonClient(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", backoff=0.01)
-        try:
-            return await client.post("/x", {}), attempts
-        finally:
-            await client.close()
-            await runner.cleanup()
+        async with listening(app) as address:
+            client = JsonClient(f"{address}/v1", backoff=0.01)
+            try:
+                return await client.post("/x", {}), attempts
+            finally:
+                await client.close()
 
     assert asyncio.run(run()) == (OK, 3)
 
@@ -98,17 +102,14 @@ def test_a_refused_connection_is_tried_again_until_the_server_is_up() -> None:
 
         app = web.Application()
         app.router.add_post("/v1/x", handle)
-        runner = web.AppRunner(app)
-        await runner.setup()
         posting = asyncio.create_task(client.post("/x", {}))
         done, _ = await asyncio.wait([posting], timeout=0.15)
         assert not done
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        try:
-            return await posting
-        finally:
-            await client.close()
-            await runner.cleanup()
+        async with listening(app, port):
+            try:
+                return await posting
+            finally:
+                await client.close()
 
     assert asyncio.run(run()) == OK
 
@@ -199,14 +200,10 @@ def test_the_key_is_sent_as_a_bearer_token() -> None:
 
         app = web.Application()
         app.router.add_post("/v1/x", handle)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/"
-        client = JsonClient(url, api_key="sesame")
-        await client.post("/x", {})
-        await client.close()
-        await runner.cleanup()
+        async with listening(app) as address:
+            client = JsonClient(f"{address}/v1/", api_key="sesame")
+            await client.post("/x", {})
+            await client.close()
         return seen[0]
 
     assert asyncio.run(run()) == "Bearer sesame"

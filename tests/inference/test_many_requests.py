@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.inference.local_server import completion
+from tests.inference.local_server import completion, listening
 
 SCRIPT = [sys.executable, "-m", "tests.inference.many_requests"]
 COUNT = 1000
@@ -32,17 +32,11 @@ def test_a_client_queues_what_its_open_files_do_not_allow_and_reports_it_once() 
     async def main() -> tuple[bytes, bytes]:
         app = web.Application()
         app.router.add_post("/v1/completions", answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        process = await asyncio.create_subprocess_exec(
-            *(*SCRIPT, "ask", url, str(COUNT)), stdout=-1, stderr=-1, **limited()
-        )
-        try:
+        async with listening(app) as address:
+            process = await asyncio.create_subprocess_exec(
+                *(*SCRIPT, "ask", f"{address}/v1", str(COUNT)), stdout=-1, stderr=-1, **limited()
+            )
             return await asyncio.wait_for(process.communicate(), 120)
-        finally:
-            await runner.cleanup()
 
     out, said = asyncio.run(main())
     assert json.loads(out) == {"answered": COUNT}

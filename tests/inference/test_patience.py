@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 import vf
-from tests.inference.local_server import completion, error_answer, json_answer
+from tests.inference.local_server import chat_completion, completion, error_answer, json_answer
 from tests.inference.patient_server import TIMEOUT, Server, forever, serving
 from tests.waiting import Clock, until
 from vf.inference.completions import Completion
@@ -22,15 +22,6 @@ from vf.runtime.errors import ModelError, ServerDown
 from vf.runtime.own_deadline import clocked
 
 SHORT = 0.2  # where it is waited for
-CHAT = {
-    "id": "1",
-    "object": "chat.completion",
-    "created": 0,
-    "model": "m",
-    "choices": [
-        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}
-    ],
-}
 
 
 async def ask(client: TokenClient, max_tokens: int = 8) -> Completion:
@@ -314,7 +305,11 @@ def test_a_chat_api_that_is_overloaded_is_waited_for() -> None:
         async with serving() as (server, _):
 
             async def later(number: int) -> web.Response:
-                return json_answer(CHAT) if number > 3 else error_answer(429, "slow down")
+                return (
+                    json_answer(chat_completion("hi"))
+                    if number > 3
+                    else error_answer(429, "slow down")
+                )
 
             server.answer, model = later, chat(server, max_retries=1)
             reply = await model.respond(Conversation([vf.Message("user", "x")]), Sampling())

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.inference.local_server import Handler, json_answer
+from tests.inference.local_server import Handler, chat_completion, json_answer
 from vf.rubrics.judge import Judge
 
 Request = dict[str, Any]
@@ -23,14 +23,7 @@ def nonce_of(body: Request) -> str:
 
 def chat(text: str, finish_reason: str = "stop", **message: Any) -> web.Response:
     """Return a chat completion that cost 100 and 10 tokens."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text, **message},
-        "finish_reason": finish_reason,
-    }
-    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-    head = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge"}
-    return json_answer({**head, "choices": [choice], "usage": usage})
+    return json_answer(chat_completion(text, finish_reason, (100, 10), **message))
 
 
 def saying(*replies: str | Callable[[Request], str]) -> Handler:

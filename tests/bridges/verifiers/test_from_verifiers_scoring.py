@@ -82,9 +82,9 @@ def test_a_function_that_raises_is_an_error_that_names_it(
 def test_a_judge_is_asked_as_verifiers_asks_it() -> None:
     async def with_judge(verdicts: list[Line]) -> tuple[Trace, Any]:
         async with scripted_api(verdicts) as api:
-            environment = load(kind="judged", judge=api.url)
+            environment = load(kind="judged", judge=api.base_url)
             task = next(iter(environment.tasks("train")))
-            return await vf.rollout(environment, task, vf.ScriptedModel(["7"])), api.requests
+            return await vf.rollout(environment, task, vf.ScriptedModel(["7"])), api.bodies
 
     trace, requests = asyncio.run(with_judge(["yes"]))
     assert trace.reward == 1.0
@@ -113,7 +113,7 @@ def test_groups_are_scored_as_verifiers_scores_them() -> None:
         from verifiers.legacy.types import ClientConfig
 
         async with scripted_api(answers) as api:
-            client = ClientConfig(api_base_url=api.url, api_key_var="NO_KEY", max_retries=0)
+            client = ClientConfig(api_base_url=api.base_url, api_key_var="NO_KEY", max_retries=0)
             rows = environment.theirs.get_dataset().repeat(3)
             done = await environment.theirs.generate(
                 rows, client=client, model="m", max_concurrent=1

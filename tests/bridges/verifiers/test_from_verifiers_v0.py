@@ -44,10 +44,10 @@ async def theirs(environment: V0Environment, script: Sequence[Line], index: int 
     from verifiers.legacy.types import ClientConfig
 
     async with scripted_api(script) as api:
-        client = ClientConfig(api_base_url=api.url, api_key_var="NO_KEY", max_retries=0)
+        client = ClientConfig(api_base_url=api.base_url, api_key_var="NO_KEY", max_retries=0)
         rows = environment.theirs.get_dataset().select([index])
         outputs = await environment.theirs.generate(rows, client=client, model="scripted")
-    return outputs["outputs"][0], api.requests
+    return outputs["outputs"][0], api.bodies
 
 
 SCRIPTS: list[tuple[str, dict[str, Any], list[Line]]] = [

@@ -42,11 +42,11 @@ async def theirs(environment: TasksetEnvironment, script: Sequence[Line]) -> Any
             model="scripted",
             harness={"id": "their-loop"},
             runtime=v1.SubprocessConfig(),
-            client=v1.EvalClientConfig(base_url=api.url, api_key_var="NO_KEY"),
+            client=v1.EvalClientConfig(base_url=api.base_url, api_key_var="NO_KEY"),
         )
         task = next(iter(environment.tasksets["train"]))
         async with v1.Agent(config) as agent:
-            return await agent.run(task), api.requests
+            return await agent.run(task), api.bodies
 
 
 @pytest.mark.slow

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 import vf
-from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
+from tests.inference.local_server import (
+    Handler,
+    chat_completion,
+    error_answer,
+    in_turn,
+    json_answer,
+    serve,
+    tool_call,
+)
 from vf.bridges.verifiers.hosted import metrics, reward
 from vf.environments import registry
 from vf.environments.bundled.calculator import Calculator
@@ -19,23 +27,12 @@ pytest.importorskip("verifiers.v1")
 import verifiers.v1 as v1
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
-
 
 def says(text: str = "", **calls: str) -> Any:
     """Return a chat completion: a text, or calls of tools with these arguments."""
-    message: dict[str, Any] = {"role": "assistant", "content": text or None}
-    if calls:
-        message["tool_calls"] = [
-            {"id": f"c-{name}", "type": "function", "function": {"name": name, "arguments": given}}
-            for name, given in calls.items()
-        ]
-    finish = "tool_calls" if calls else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    return json_answer(
-        {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "usage": USAGE}
-        | {"choices": [choice]}
-    )
+    tool_calls = [tool_call(name, given, f"c-{name}") for name, given in calls.items()]
+    message: dict[str, Any] = {"tool_calls": tool_calls} if calls else {}
+    return json_answer(chat_completion(text or None, **message))
 
 
 def run(answer: Handler, **env: Any) -> tuple[Any, list[dict[str, Any]]]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from aiohttp import web
 
+from tests.inference.local_server import listening
 from tests.tools.search.corpus import TOWNS
 from vf.runtime.errors import ConfigError, ToolFailure
 from vf.tools.search.contract import Index
@@ -52,14 +53,8 @@ async def towns(asked: list[dict[str, Any]]) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/{index}/_search", search)
     app.router.add_get("/{index}/_doc/{id}", get)
-    runner = web.AppRunner(app, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with listening(app) as address:
+        yield address
 
 
 def ask(
