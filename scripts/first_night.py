@@ -39,11 +39,6 @@ TUTORIAL = (
     "vf-rl export",
 )
 GUIDE = "docs/guide-authoring.md"  # begins with the shortest environment
-# What the README shows and this night does not type: each with where it runs.
-ELSEWHERE = {
-    "make test": "CI runs all tests",
-    ". .venv/bin/activate": "what a Newcomer does first",
-}
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

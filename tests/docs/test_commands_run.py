@@ -33,7 +33,6 @@ HERE = {
     r"vf-rl eval --compare evals/a evals/b": [],
     r"vf-rl export (?!runs/sums)": [],
     r"vf-rl doctor": [],
-    r"vf-rl init": [],
     r"vf-rl configs/several-environments\.toml --dry-run": [],
     r"vf-rl run\.toml( --dry-run| --set max_steps=20)?$": SHORT,
     r"vf-rl --resume (?!runs/self-play)": SHORT,
@@ -44,7 +43,9 @@ ELSEWHERE = {
     r"make (test|test-parts|test-all|check|parts|gpu-check)$": ".ci/run",
     r"make vllm-cpu$": "scripts/install_parts.sh",
     r"pip install ": "scripts/bare_user.py",
-    rf"{BUILT}(pip install -e '[\w-]+\[test\]'|vf-rl eval (heavy-coin|sums))": FIRST_NIGHT,
+    rf"{BUILT}(vf-rl init|vf-rl eval (heavy-coin|sums))": FIRST_NIGHT,
+    rf"{BUILT}pip install -e '[\w-]+\[test\]'": FIRST_NIGHT,
+    r"README\.md: vf-rl (run\.toml|--resume|export|eval)": FIRST_NIGHT,
     r"\.venv/bin/python -m pytest tests/trainer$": ".ci/run",
     rf"{BUILT}python -m pytest (heavy-coin|sums)": FIRST_NIGHT,
     rf"{BUILT}vf-rl eval --compare evals/before evals/after": FIRST_NIGHT,
@@ -93,12 +94,15 @@ def shown(path: Path) -> list[str]:
 
 
 SHOWN = [(path.name, command) for path in PAGES for command in dict.fromkeys(shown(path))]
-RUN = [
-    (page, command, more)
+# Once, whichever pages show it.
+RUN = {
+    command: more
     for page, command in SHOWN
     for pattern, more in HERE.items()
-    if re.match(pattern, command) and not any(re.match(other, command) for other in NOWHERE)
-]
+    if re.match(pattern, command)
+    and not any(re.match(rule, command) for rule in NOWHERE)
+    and not any(re.match(rule, f"{page}: {command}") for rule in ELSEWHERE)
+}
 
 
 def test_every_command_is_run_or_it_says_why_not() -> None:
@@ -159,9 +163,7 @@ def _own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "more"), [(c, m) for _, c, m in RUN], ids=[f"{page}: {c}" for page, c, _ in RUN]
-)
+@pytest.mark.parametrize(("command", "more"), RUN.items(), ids=RUN)
 def test_it_runs(
     command: str, more: list[str], scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
