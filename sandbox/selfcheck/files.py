@@ -118,8 +118,8 @@ async def limit(sandbox: Sandbox) -> None:
 
 @check("files", "anything but a regular file raises ValueError immediately")
 async def irregular(sandbox: Sandbox) -> None:
-    await sandbox.exec(["mkfifo", "fifo"])
+    await sandbox.exec("mkfifo fifo; ln -s fifo to-fifo; ln -s /dev/zero to-zero")
     await sandbox.python("import socket\nsocket.socket(socket.AF_UNIX).bind('socket')")
-    for path in ("fifo", "socket", "/dev/zero", "/dev/null", "a\0"):
+    for path in ("fifo", "socket", "to-fifo", "to-zero", "/dev/zero", "/dev/null", "a\0"):
         with refusal(ValueError, f"reading {path}"):
             await sandbox.read_file(path)

@@ -22,45 +22,6 @@ while True:
 """
 
 
-def test_a_file_with_a_hole_of_a_gigabyte_is_refused_at_once(arena: Arena) -> None:
-    async def attack(sandbox: DockerSandbox) -> None:
-        await sandbox.exec(["truncate", "-s", "1G", "sparse"])
-        with pytest.raises(ValueError, match="1073741824 bytes"):
-            await sandbox.read_file("sparse")
-
-    arena.attack(attack)
-
-
-def test_a_file_that_grows_while_it_is_read_is_read_to_the_limit(arena: Arena) -> None:
-    async def attack(sandbox: DockerSandbox) -> None:
-        growing = asyncio.create_task(sandbox.exec("exec yes > growing", timeout=1))
-        await sandbox.exec("until [ -s growing ]; do sleep 0.01; done")
-        for _ in range(20):
-            with contextlib.suppress(ValueError):
-                assert len(await sandbox.read_file("growing", max_bytes=MIB)) <= MIB
-        await growing
-        await sandbox.exec("rm growing")
-
-    arena.attack(attack)
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/dev/zero", "/dev/random", "/dev/tty", "/dev/ptmx", "fifo", "socket", "to-zero", "to-fifo"],
-)
-def test_what_is_no_regular_file_is_refused_at_once(arena: Arena, path: str) -> None:
-    async def attack(sandbox: DockerSandbox) -> None:
-        await sandbox.exec(
-            "rm -rf fifo socket to-*; mkfifo fifo; ln -s /dev/zero to-zero; ln -s fifo to-fifo;"
-            "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'"
-        )
-        async with asyncio.timeout(20):
-            with pytest.raises((ValueError, OSError)):
-                await sandbox.read_file(path)
-
-    arena.attack(attack)
-
-
 def test_a_write_into_a_fifo_or_a_device_does_not_wait(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         await sandbox.exec("rm -f pipe; mkfifo pipe")
