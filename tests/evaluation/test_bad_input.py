@@ -152,11 +152,7 @@ def test_a_context_with_no_room_for_the_environment_is_said(capsys: Capsys) -> N
             ["calculator", "-b", "http://127.0.0.1:1/v1"],
             "--base-url needs a model: name it with -m",
         ),
-        (
-            ["calculator", "-m", "tiny", "--args", '{"max_operation": 2}'],
-            "Did you mean 'max_operations' or",
-        ),
-        (["calculator", "-m", "tiny", "--args", '{"max_operations": 9}'], "must be 1 to 4"),
+        (["calculator", "-m", "tiny", "--args", '{"max_operation": 2}'], "Did you mean 'max_op"),
         (["calculator", "-m", "tiny", "--args", "max_operations=2"], "argument --args: not JSON"),
         (["calculator", "--rolouts", "2"], "Did you mean '--rollouts-per-example'"),
         (["calculator", "--rollouts", "2"], "unrecognized arguments: --rollouts 2. Did you mean"),

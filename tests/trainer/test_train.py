@@ -27,23 +27,10 @@ def test_a_run_from_a_notebook_returns_its_summary(
     assert "max_steps = 1" in (run / "config.toml").read_text()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["max_stepz=3"], "max_stepz"),
-        (["env.id=calculater"], "Did you mean 'calculator'"),
-        (["trainer.gpus=2"], "this run needs 2 processes: start it with `vf-rl"),
-    ],
-)
 def test_what_is_wrong_is_raised_before_anything_is_made(
-    config: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], said: str
+    config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OUTER_DEVICES, "")  # devices are narrowed already
-    with pytest.raises(vf.ConfigError, match=said):
-        vf.train(config, overrides)
+    with pytest.raises(vf.ConfigError, match="needs 2 processes: start it with `vf-rl"):
+        vf.train(config, ["trainer.gpus=2"])
     assert not (config.parent / "runs").exists()
-
-
-def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(vf.ConfigError, match="there is no file"):
-        vf.train(tmp_path / "none.toml")

@@ -21,13 +21,10 @@ from vf.trainer.settings.load_config import load_config
     ("overrides", "said"),
     [
         (["env.id=calculater"], "Did you mean 'calculator'"),
-        (["env.args.max_operation=2"], "Did you mean 'max_operations'"),
         (["env.args.max_operations=many"], "environment 'calculator' cannot be made with env.args"),
         (["trainer=5"], "trainer = 5: must be a table, [trainer]"),
-        (["env.args.max_operations=9"], "max_operations must be 1 to 4"),
         (["model=./no/such/folder"], "model = './no/such/folder': there is no such folder"),
         (["max_stepz=3"], "trainer.args.max_stepz: unknown key. Did you mean 'max_steps'"),
-        (["max_prompt_len=100"], "max_prompt_len = 100, but the first prompt of task"),
         (["max_seq_len=4096", "micro_batch_tokens=8192"], "more than the model's context of 1024"),
     ],
 )
