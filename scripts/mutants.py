@@ -39,26 +39,17 @@ ROOMS += ["environments", "evaluation", "bridges", "viewer", "trainer"]
 LEFT_OUT = ("sandbox/inside/", "bridges/harbor/bundled/")
 NOT_COPIED = (".git", ".venv", "__pycache__", "runs", "evals", ".mypy_cache", ".ruff_cache")
 
-OPERATORS: dict[type, type] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-}
+SWAPPED: list[tuple[type, type]] = [
+    (ast.Eq, ast.NotEq),
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.In, ast.NotIn),
+    (ast.Is, ast.IsNot),
+    (ast.And, ast.Or),
+    (ast.Add, ast.Sub),
+]
+OPERATORS: dict[type, type] = dict(SWAPPED) | {second: first for first, second in SWAPPED}
+OPERATORS |= {ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult}
 
 SKIPPED = (ast.JoinedStr, ast.pattern, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -82,6 +73,23 @@ def pytest_runtest_logreport(report):
     if "PYTEST_XDIST_WORKER" not in os.environ:
         with open(os.environ["VF_OUTCOMES"], "a") as log:
             log.write(json.dumps([report.nodeid, report.outcome, report.duration]) + "\\n")
+"""
+
+PAGE = """\
+# Mutants
+
+How many small faults in the code the tests notice. Each mutant met the quickest tests that execute
+the place; what runs inside containers is left out.
+
+    {command}
+
+Measured on {day}.
+
+{table}
+
+Not noticed:
+
+{rest}
 """
 
 
@@ -280,6 +288,17 @@ def record(
     return reaching, passing
 
 
+def choose(tests: set[str], seconds: dict[str, float], room: str, limit: float) -> list[str]:
+    """Return the quickest tests within a time, those of the room first; at least one."""
+    chosen: list[str] = []
+    left = limit
+    for test in sorted(tests, key=lambda t: (not t.startswith(f"tests/{room}/"), seconds[t])):
+        if not chosen or seconds[test] <= left:
+            left -= seconds[test]
+            chosen.append(test)
+    return chosen
+
+
 def meet(
     root: Path, mutant: Mutant, place: tuple[int, int], tests: list[str], limit: float, moment: int
 ) -> Outcome:
@@ -323,25 +342,8 @@ def report(outcomes: list[Outcome], command: str) -> str:
         for o in outcomes
         if o.state in ("survived", "unreached")
     ]
-    return "\n".join(
-        [
-            "# Mutants",
-            "",
-            "How many small faults in the code the tests notice. Each mutant met the quickest",
-            "tests that execute the place; what runs inside containers is left out.",
-            "",
-            f"    {command}",
-            "",
-            f"Measured on {time.strftime('%Y-%m-%d', time.gmtime())}.",
-            "",
-            table(outcomes),
-            "",
-            "Not noticed:",
-            "",
-            *rest,
-            "",
-        ]
-    )
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return PAGE.format(command=command, day=day, table=table(outcomes), rest="\n".join(rest))
 
 
 def main() -> None:
@@ -377,23 +379,13 @@ def main() -> None:
         reaching, seconds = record(root, present, arguments)
         outcomes: list[Outcome] = []
         for number, mutant in enumerate(wanted):
-            chosen: list[str] = []
-            spent = 0.0
-            # The room's own tests first, the quickest first.
-            for test in sorted(
-                reaching[mutant],
-                key=lambda t: (not t.startswith(f"tests/{mutant.room}/"), seconds[t]),
-            ):
-                if chosen and spent + seconds[test] > arguments.seconds:
-                    continue
-                spent += seconds[test]
-                chosen.append(test)
+            chosen = choose(reaching[mutant], seconds, mutant.room, arguments.seconds)
             if mutant not in present:
                 outcome = Outcome(mutant, "gone", 0)
             elif not chosen:
                 outcome = Outcome(mutant, "unreached", 0)
             else:
-                limit = 120 + 5 * spent
+                limit = 120 + 5 * sum(seconds[test] for test in chosen)
                 outcome = meet(root, mutant, present[mutant], chosen, limit, 10 + 2 * number)
             outcomes.append(outcome)
             progress = f"{number + 1}/{len(wanted)} {outcome.state} ({outcome.tests} tests)"

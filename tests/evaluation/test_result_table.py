@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ def test_a_comparison_shows_both_names_whole(width: int) -> None:
     assert LONG in said.replace(f"old{LONG}", "")
     assert "0.500 [0.250, 0.750] *" in said
     assert "…" not in said
+
+
+def test_rollouts_without_a_reward_are_counted_where_there_are_some() -> None:
+    assert "got no reward" not in shown(120, "tiny")
+    counted = Console(file=io.StringIO(), width=120)
+    print_results([replace(summary(), unscored=2)], counted)
+    assert isinstance(counted.file, io.StringIO)
+    assert "2 got no reward from the rubric" in counted.file.getvalue()
 
 
 def test_the_interval_of_a_share_never_leaves_0_to_1() -> None:

@@ -17,6 +17,7 @@ from vf.rubrics.outcomes import (
     token_f1,
     whole_message,
 )
+from vf.rubrics.outcomes.extract import boxed
 from vf.rubrics.outcomes.markup import plain, unwrapped
 
 LOOKS = [
@@ -153,6 +154,11 @@ def test_a_choice_is_found_in_markup_around_a_part(reply: str) -> None:
 def test_no_second_choice_hides_in_markup(hedge: str) -> None:
     for answer in "BC":
         assert score(multiple_choice(extract=whole_message), hedge, answer) == 0.0
+
+
+@pytest.mark.parametrize("end", ["\\boxed", "\\boxed ", "\\boxed{", "\\boxed{7"])
+def test_a_box_that_is_never_closed_is_an_empty_answer(end: str) -> None:
+    assert boxed(f"\\boxed{{5}} or {end}") == ["5", ""]
 
 
 def test_what_only_looks_like_markup_stays() -> None:
