@@ -19,6 +19,7 @@ import ast
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -194,7 +195,7 @@ def mutants_of(root: Path, module: str) -> dict[Mutant, tuple[int, int]]:
 
 def draw(root: Path, count: int, seed: int, under: list[str]) -> list[Mutant]:
     """Draw mutants of the modules under some folders, as many from each room as its share."""
-    by_room: dict[str, list[Mutant]] = defaultdict(list)
+    by_room = defaultdict[str, list[Mutant]](list)
     for folder in under:
         for path in sorted((root / folder).rglob("*.py")):
             module = str(path.relative_to(root))
@@ -219,12 +220,10 @@ def run_pytest(
     root: Path, arguments: list[str], timeout: float | None = None, **variables: str
 ) -> int | None:
     """Run tests in the copy; return the exit status, None if they took too long."""
-    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | variables
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         cwd=root,
-        env=environment,
+        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | variables,
         stdout=subprocess.DEVNULL if timeout else None,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -325,11 +324,9 @@ def table(outcomes: list[Outcome]) -> str:
         states = Counter(o.state for o in outcomes if room in (o.mutant.room, "all"))
         del states["gone"]
         if total := states.total():
-            noticed = states["killed"] + states["timeout"]
+            share = 100 * (states["killed"] + states["timeout"]) / total
             counts = [total, *(states[s] for s in ("killed", "timeout", "survived", "unreached"))]
-            lines.append(
-                f"| {room} | {' | '.join(map(str, counts))} | {100 * noticed / total:.0f}% |"
-            )
+            lines.append(f"| {room} | {' | '.join(map(str, counts))} | {share:.0f}% |")
     return "\n".join(lines)
 
 
@@ -393,8 +390,8 @@ def main() -> None:
             arguments.out.with_suffix(".json").write_text(
                 json.dumps([asdict(o) for o in outcomes], indent=1) + "\n"
             )
-    command = "python scripts/mutants.py " + " ".join(sys.argv[1:])
-    arguments.out.write_text(report(outcomes, command.strip()))
+    command = shlex.join(["python", "scripts/mutants.py", *sys.argv[1:]])
+    arguments.out.write_text(report(outcomes, command))
     print(table(outcomes))
 
 
