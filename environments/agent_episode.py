@@ -143,10 +143,14 @@ async def _stop(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def _finish(attempt: Attempt, seconds: float) -> None:
-    """Look at what the agent has left, for that many seconds: by then it is scored as it is."""
+    """Look at what the agent has left, for that many seconds: by then it is scored as it is.
+
+    As the agent, what looks may catch its cancellation: then it is left behind.
+    """
+    looking = asyncio.create_task(attempt.finish())
     try:
-        async with asyncio.timeout(seconds) as deadline:
-            await attempt.finish()
-    except TimeoutError:
-        if not deadline.expired():
-            raise
+        await asyncio.wait({looking}, timeout=seconds)
+        if looking.done():
+            looking.result()
+    finally:
+        await _stop(looking)

@@ -7,15 +7,17 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
+import aiohttp
 import pytest
 
 import vf
 from tests.waiting import Clock, until
-from vf.environments import runner
+from vf.environments import agent_episode, runner
 from vf.evaluation.evaluate import Evaluation
 from vf.inference.model import Conversation, Reply
+from vf.tools.episode import Service
 
 TASK = vf.Task("t", "Go.")
 SECONDS = 60.0  # every deadline here
@@ -277,3 +279,64 @@ def test_who_gives_up_does_not_wait_for_what_catches_its_cancellation(
         free.set()
 
     asyncio.run(main())
+
+
+class StubbornAgent:
+    """An agent's attempt that catches its cancellation in one of its phases."""
+
+    home = __name__
+    services: ClassVar[list[Service]] = []
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def check(self) -> None: ...
+
+    def sandbox_spec(self, task: vf.Task) -> None: ...
+
+    def measured(self) -> dict[str, Any]:
+        return {}
+
+    def attempt(self, task: vf.Task, endpoint: vf.Endpoint, episode: vf.Environment) -> Any:
+        self.endpoint = endpoint
+        return self
+
+    async def stay(self, where: str) -> None:
+        await Stubborn.stay(self, where)  # type: ignore[arg-type]
+
+    async def run(self) -> str:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Go."}]}
+        headers = {"Authorization": f"Bearer {self.endpoint.key}"}
+        url = f"{self.endpoint.url}/chat/completions"
+        async with aiohttp.request("POST", url, json=body, headers=headers) as answer:
+            assert answer.status == 200
+        await self.stay("run")
+        return "done"
+
+    async def finish(self) -> None:
+        await self.stay("finish")
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("where", ["run", "finish"])
+def test_an_agent_that_catches_its_cancellation_is_left_behind_and_scored(
+    clock: Clock, where: str
+) -> None:
+    hangs.clear()
+    free.clear()
+    environment = vf.AgentEnvironment(
+        StubbornAgent(where), tasks=[TASK], rubric=vf.Rubric(lambda trace: 1.0), timeout=SECONDS
+    )
+
+    async def main() -> vf.Trace:
+        running = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(["a"])))
+        await until(lambda: hangs.is_set() or running.done())
+        await clock.skip(SECONDS)
+        await clock.skip(agent_episode.STOP_TIMEOUT)
+        trace = await running
+        free.set()
+        return trace
+
+    trace = asyncio.run(main())
+    assert (trace.error, trace.reward) == (None, 1.0)
