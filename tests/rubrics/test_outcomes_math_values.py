@@ -79,3 +79,20 @@ def test_decimals_are_compared_to_the_digits_that_count(
     stated: str, answer: Any, value: float
 ) -> None:
     assert score(MATH, f"\\boxed{{{stated}}}", answer) == value
+
+
+def test_a_value_that_shows_all_its_numbers_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long polynomial takes longer than its deadline if it is read again for each number."""
+    from vf.rubrics.outcomes import math_process
+
+    texts: list[str] = []
+    read = math_process._read
+
+    def record(text: str) -> list[Any]:
+        texts.append(text)
+        return read(text)
+
+    monkeypatch.setattr(math_process, "_read", record)
+    polynomial = "x^{4} + 4 x^{3} + 6 x^{2} + 4 x + 1"
+    assert math_process.all_equal("(x+1)^{4}", [polynomial], 6)
+    assert set(texts) == {"(x+1)^{4}", polynomial}
