@@ -30,7 +30,7 @@ from vf.runtime.async_worker import CALL, CANCEL, HEARD, RAISED, READY, UNUSABLE
 from vf.runtime.batching import PerLoop
 from vf.runtime.errors import ConfigError, InfrastructureError
 from vf.runtime.own_deadline import own_deadline
-from vf.runtime.process_pool import import_path
+from vf.runtime.worker_handles import import_path
 
 START_TIMEOUT = 120.0  # seconds for a process to start and import the function's module
 HEAR_TIMEOUT = 10.0  # seconds for its loop to notice that a call was cancelled

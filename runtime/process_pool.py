@@ -5,39 +5,32 @@ the interpreter's lock stops every rollout, and a thread cannot be stopped at al
 function runs in a worker process with a deadline. Whatever happens to it, a hang, a crash, a
 ``sys.exit``, only its caller hears of it, as a :class:`RubricError` that names the function.
 
-The workers are plain interpreters, started when first needed and reused; they do not import the
-program's main file again, as the standard library's pools do.
+The workers are interpreters, or forks of one, started when first needed and reused; they do not
+import the program's main file again, as the standard library's pools do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import json
 import os
 import pickle
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any, TypeVar, overload
 
-from vf.runtime.errors import ConfigError, RubricError, ScoringDied, ScoringTimeout
-from vf.runtime.process_worker import RAISED, STARTED
+from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout
+from vf.runtime.worker_handles import Forks, Worker, interpreter
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_TIMEOUT = 10.0  # seconds
-_START_TIMEOUT = 120.0  # seconds for a worker to start and import the function's module
 _MOST_WORKERS = 8
 _CPU_BOUND = "__vf_cpu_bound__"
-_COMMAND = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
-    "from vf.runtime.process_worker import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
-)
+# Seconds of processor time that a bounded call gets at first, and again, before it gets all.
+_SLICES = (0.02, 0.1, 0.5)
+_NICENESS = 5  # of those for which that did not suffice
+_STANDS = 300.0  # seconds after which a call that does not compute is killed
 
 
 async def run_in_process(
@@ -58,13 +51,36 @@ async def run_in_process(
             names the function.
         asyncio.CancelledError: The caller gave up; the function is killed.
     """
-    job = _Job(fn, args, timeout)
-    _pool.submit(job)
-    try:
-        return await job.future
-    except asyncio.CancelledError:
-        job.cancel()
-        raise
+    return await _pools.interpreters.run(_Job(fn, args, timeout))
+
+
+async def run_bounded(fn: Callable[..., Any], *args: Any, timeout: float) -> Any:
+    """Call a function that a model's answer can keep busy, so that others' calls hardly wait.
+
+    The call gets a short time first. If that does not suffice it is killed, and made from the
+    beginning in another set of workers, with five times as much, until it has had ``timeout``: it
+    must have no side effects, and needs at most a quarter more in all. What is slow thus waits for
+    what is slow. The workers are forks of a process that has loaded the function, so a killed
+    one is replaced in milliseconds; they have 1 GiB of memory.
+
+    Args:
+        fn: A function of a module, without side effects.
+        args: Its arguments. They and the result must be picklable.
+        timeout: Seconds of processor time for the call, which a busy machine does not shorten.
+
+    Raises:
+        ScoringTimeout: It took longer, and was killed.
+        ScoringDied: Its process ended in the middle of the call, perhaps for lack of memory.
+        RubricError: It raised, or something could not be pickled. The message names the function.
+        asyncio.CancelledError: The caller gave up; the function is killed.
+    """
+    slices = [seconds for seconds in _SLICES if seconds < timeout]
+    for pool, seconds in zip(_pools.forks, slices, strict=False):
+        try:
+            return await pool.run(_Job(fn, args, _STANDS, seconds))
+        except ScoringTimeout:
+            continue
+    return await _pools.forks[len(slices)].run(_Job(fn, args, _STANDS, timeout))
 
 
 @overload
@@ -124,13 +140,19 @@ def check_picklable(fn: Callable[..., Any], name: str) -> None:
 class _Job:
     """One call, and the future that waits for it in the caller's loop."""
 
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> None:
-        self.name = getattr(fn, "__name__", type(fn).__name__)
-        self.fn, self.args, self.timeout = fn, args, timeout
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        timeout: float,
+        processor_time: float | None = None,
+    ) -> None:
+        self.fn = fn
+        self._call = fn, args, timeout, processor_time
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self._lock = threading.Lock()
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
         self._cancelled = False
 
     def cancel(self) -> None:
@@ -138,9 +160,9 @@ class _Job:
         with self._lock:
             self._cancelled = True
             if self._worker is not None:
-                self._worker.kill()
+                self._worker.process.kill()
 
-    def run(self, worker: _Worker) -> bool:
+    def run(self, worker: Worker) -> bool:
         """Make the call, in one of the pool's threads; return False if the worker was dead."""
         with self._lock:
             if self._cancelled:
@@ -149,12 +171,12 @@ class _Job:
         value: Any = None
         error: RubricError | None = None
         try:
-            value = worker.call(self)
+            value = worker.call(*self._call)
         except RubricError as raised:
             error = raised
         with self._lock:
             self._worker = None
-            if worker.died_idle and not self._cancelled:
+            if worker.repeatable and not self._cancelled:
                 return False
         self.hand_back(value, error)
         return True
@@ -175,103 +197,30 @@ class _Job:
             self.future.set_exception(error)
 
 
-class _Worker:
-    """A process, and the pipe to it.
+class _Pool:
+    """Threads that each look after one worker; there are never more than needed.
 
-    Attributes:
-        died_idle: It had answered before, and was gone before the last call began, which
-            another one can make in its place.
+    Args:
+        most: The largest number of threads.
+        start: Starts a worker for a function.
     """
 
-    def __init__(self) -> None:
-        self.died_idle = False
-        self._answered = False
-        self.pipe, theirs = Pipe()
-        arguments = [str(theirs.fileno()), str(os.getpid()), json.dumps(import_path())]
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, *arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        finally:
-            theirs.close()
-        _alive.add(self)
-
-    def call(self, job: _Job) -> Any:
-        try:
-            request = pickle.dumps((import_path(), pickle.dumps((job.fn, job.args))))
-        except Exception as error:
-            raise RubricError(f"{job.name!r}: cannot be sent to a process: {error}") from error
-        started = False
-        try:
-            self.pipe.send_bytes(request)
-            kind, value = _within(self.pipe, _START_TIMEOUT)
-            started = True
-            if kind == STARTED:
-                kind, value = _within(self.pipe, job.timeout)
-        except TimeoutError as error:
-            self.kill()
-            raise ScoringTimeout(
-                f"{job.name!r} took longer than its {error} s, and was killed"
-            ) from None
-        except (EOFError, OSError) as error:
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(1.0)  # for its own exit code
-            self.kill()
-            self.died_idle = self._answered and not started
-            raise (ScoringDied if started else RubricError)(
-                f"{job.name!r}: its process ended in the middle, with exit code "
-                f"{self.process.returncode} (-9 is a kill, perhaps because memory ran out)"
-            ) from error
-        except Exception as error:  # the result could not be unpickled here
-            raise RubricError(f"{job.name!r} returned something unreadable: {error}") from error
-        self._answered = True
-        if kind == RAISED:
-            type_name, message, trace = value
-            raise RubricError(f"{job.name!r} raised {type_name}: {message}") from _Remote(trace)
-        return value
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        _alive.discard(self)
-
-
-class _Remote(Exception):
-    """The traceback of the worker, shown as the cause."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
-def import_path() -> list[str]:
-    """Return where modules are imported from now; an environment's file may have added to it."""
-    return [entry for entry in sys.path if isinstance(entry, str)]  # imports heed no other
-
-
-def _within(pipe: Connection, seconds: float) -> tuple[str, Any]:
-    if not pipe.poll(seconds):
-        raise TimeoutError(f"{seconds:g}")
-    found: tuple[str, Any] = pipe.recv()
-    return found
-
-
-class _Pool:
-    """Threads that each look after one worker; there are never more than needed."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, start: Callable[[Callable[..., Any]], Worker]) -> None:
+        self._most, self._start = most, start
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
         self._open = 0  # jobs that wait or run
 
-    def submit(self, job: _Job) -> None:
+    async def run(self, job: _Job) -> Any:
+        self._submit(job)
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+
+    def _submit(self, job: _Job) -> None:
         with self._lock:
             self._open += 1
             more = self._open > self._threads < self._most
@@ -281,43 +230,43 @@ class _Pool:
             threading.Thread(target=self._look_after, name="vf-scorer", daemon=True).start()
 
     def _look_after(self) -> None:
-        worker: _Worker | None = None
+        worker: Worker | None = None
         while True:
             job = self._jobs.get()
             try:
-                if worker is not None and not worker.alive:
-                    worker.kill()
-                    worker = None
-                worker = worker or _Worker()
+                if worker is None or not worker.alive:
+                    worker = self._start(job.fn)
                 while not job.run(worker):
-                    worker = _Worker()  # a fresh one has not answered, so this ends
+                    worker = self._start(job.fn)
             except Exception as error:  # whatever it is, the caller waits for an answer
-                failure = RubricError(f"{job.name!r}: no process could be started: {error}")
+                name = getattr(job.fn, "__name__", type(job.fn).__name__)
+                failure = RubricError(f"{name!r}: no process could be started: {error}")
                 job.hand_back(None, failure)
             finally:
                 with self._lock:
                     self._open -= 1
 
 
-def _size() -> int:
-    return min(_MOST_WORKERS, os.cpu_count() or 1)
+class _Pools:
+    """The pools of one process."""
+
+    def __init__(self, size: int | None = None) -> None:
+        size = size or min(_MOST_WORKERS, os.cpu_count() or 1)
+        forks = Forks()
+
+        def fork(niceness: int, fn: Callable[..., Any]) -> Worker:
+            return Worker(partial(forks.start, fn=fn, niceness=niceness))
+
+        self.interpreters = _Pool(size, lambda fn: Worker(interpreter))
+        niceness = [0] + [_NICENESS] * len(_SLICES)
+        self.forks = [_Pool(size, partial(fork, nice)) for nice in niceness]
 
 
 def _forget() -> None:
     """After a fork, the workers and their threads are the parent's."""
-    global _pool
-    _pool = _Pool(_size())
-    _alive.clear()
+    global _pools
+    _pools = _Pools()
 
 
-_alive: set[_Worker] = set()
-_pool = _Pool(_size())
-
-
-@atexit.register
-def _end() -> None:
-    for worker in list(_alive):
-        worker.process.kill()
-
-
+_pools = _Pools()
 os.register_at_fork(after_in_child=_forget)

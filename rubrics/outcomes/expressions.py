@@ -18,8 +18,8 @@ from vf.rubrics.outcomes.extract import (
 )
 from vf.rubrics.outcomes.hedges import hedges
 from vf.rubrics.outcomes.markup import plain, repeating, thousands, unwrapped
-from vf.runtime.errors import ConfigError, ScoringDied
-from vf.runtime.process_pool import run_in_process
+from vf.runtime.errors import ConfigError, RubricError
+from vf.runtime.process_pool import run_bounded
 from vf.traces.trace import Trace
 
 _MAX_EXPRESSION = 1000  # characters
@@ -40,7 +40,7 @@ _VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
 def math_equal(
-    *, precision: int = 6, timeout: float = 10.0, extract: Extract = boxed
+    *, precision: int = 6, timeout: float = 3.0, extract: Extract = boxed
 ) -> Callable[[Trace], Awaitable[float]]:
     r"""1 if the answer is mathematically equal to ``task.answer``, 0 otherwise.
 
@@ -68,7 +68,8 @@ def math_equal(
     Args:
         precision: Decimals to which two numbers must agree of which one is written with a decimal
             point. Below 1, and from 1e15 on, that many significant digits count instead.
-        timeout: Seconds for comparing one message's answers.
+        timeout: Seconds of processor time for comparing one message's answers. Honest ones take
+            milliseconds, and long polynomials half a second.
         extract: Finds the stated answers in the last message; ``\boxed{...}`` by default.
 
     Raises:
@@ -99,9 +100,9 @@ def math_equal(
         ):
             stated = []  # some are not one expression; the golden one is still read
         try:
-            equal = await run_in_process(_all_equal, golden, stated, precision, timeout=timeout)
-        except ScoringDied:  # the answer's doing, unless the golden one does that with any
-            await run_in_process(_all_equal, golden, ["0"], precision, timeout=timeout)
+            equal = await run_bounded(_all_equal, golden, stated, precision, timeout=timeout)
+        except RubricError:  # the answer's doing, unless the golden one does that with any
+            await run_bounded(_all_equal, golden, ["0"], precision, timeout=timeout)
             return 0.0
         if equal is None:
             raise wrong_answer("math_equal", trace, "one expression that Math-Verify can read")

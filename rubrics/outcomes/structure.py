@@ -14,7 +14,7 @@ from vf.rubrics.outcomes.extract import (
     stated_answers,
 )
 from vf.runtime.errors import ConfigError, RubricError, ScoringDied
-from vf.runtime.process_pool import run_in_process
+from vf.runtime.process_pool import run_bounded
 from vf.traces.trace import Trace
 
 
@@ -22,7 +22,7 @@ def json_schema(
     schema: Mapping[str, Any] | str = "schema",
     *,
     compare: bool = False,
-    timeout: float = 10.0,
+    timeout: float = 3.0,
     extract: Extract = json_text,
 ) -> Callable[[Trace], Awaitable[float]]:
     """1 if the answer is JSON that fits a schema (and, with ``compare``, equals ``task.answer``).
@@ -46,7 +46,7 @@ def json_schema(
     Args:
         schema: The schema, or the key of ``task.info`` that holds each task's own.
         compare: Whether the value must equal ``task.answer``, too.
-        timeout: Seconds for checking a schema with regular expressions.
+        timeout: Seconds of processor time for checking a schema with regular expressions.
         extract: Finds the stated answers in the last message; JSON, bare or fenced, by default.
 
     Raises:
@@ -81,7 +81,7 @@ def json_schema(
         if not _has_patterns(found):
             return float(_fits(found, texts))
         try:
-            return float(await run_in_process(_fits, found, texts, timeout=timeout))
+            return float(await run_bounded(_fits, found, texts, timeout=timeout))
         except ScoringDied:
             return 0.0
 

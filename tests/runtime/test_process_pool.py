@@ -18,8 +18,8 @@ import vf
 from tests.runtime import worker_functions as fns
 from tests.waiting import until, wait_until
 from vf.runtime import process_pool
-from vf.runtime.errors import RubricError, ScoringTimeout
-from vf.runtime.process_pool import run_in_process
+from vf.runtime.errors import RubricError, ScoringDied, ScoringTimeout
+from vf.runtime.process_pool import run_bounded, run_in_process
 
 
 def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ def test_functions_run_in_few_other_processes_that_are_used_again() -> None:
 def test_a_search_path_that_holds_more_than_texts_serves_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_pool, "_pool", process_pool._Pool(1))  # without workers yet
+    monkeypatch.setattr(process_pool, "_pools", process_pool._Pools(1))  # without workers yet
     monkeypatch.setattr(sys, "path", [*sys.path, Path(__file__).parent])
 
     async def add() -> Any:
@@ -64,7 +64,7 @@ def test_a_search_path_that_holds_more_than_texts_serves_as_well(
 def test_a_worker_that_cannot_be_started_is_an_error_for_the_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_pool, "_pool", process_pool._Pool(1))
+    monkeypatch.setattr(process_pool, "_pools", process_pool._Pools(1))
     monkeypatch.setattr(sys, "executable", None)
     with pytest.raises(RubricError, match="'add': no process could be started"):
         run(fns.add, 2, 3)
@@ -214,3 +214,50 @@ def test_a_function_of_the_main_file_is_refused_with_the_way_out(tmp_path: Path)
         [sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=60
     )
     assert "'mine' is marked cpu_bound, but it is defined in the program's main file" in done.stdout
+
+
+def test_bounded_calls_that_never_end_hold_up_no_other() -> None:
+    """More than there are workers: a quick call that comes later is answered before any of them."""
+
+    async def run_all() -> list[bool]:
+        endless = [asyncio.ensure_future(run_bounded(fns.spins, timeout=600)) for _ in range(24)]
+        await asyncio.sleep(0)  # they are in the queue
+        assert await run_bounded(fns.add, 2, 3, timeout=600) == 5
+        ended = [call.done() for call in endless]
+        for call in endless:
+            call.cancel()
+        await asyncio.gather(*endless, return_exceptions=True)
+        return ended
+
+    assert not any(asyncio.run(run_all()))
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "error", "message"),
+    [
+        (fns.spins, (), ScoringTimeout, "'spins' took longer than its 0.1 s of processor time"),
+        (fns.allocates, (), ScoringDied, "'allocates': its process ended in the middle"),
+        (fns.dies, (3,), ScoringDied, "'dies': its process ended in the middle, with exit code 3"),
+        (fns.raises, ("gold",), RubricError, "'raises' raised KeyError: 'gold'"),
+    ],
+)
+def test_what_goes_wrong_in_a_bounded_call_names_the_function(
+    fn: Any, args: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        asyncio.run(run_bounded(fn, *args, timeout=0.1))
+    assert asyncio.run(run_bounded(fns.add, 1, 1, timeout=0.1)) == 2
+
+
+def test_bounded_calls_survive_the_process_that_forks_their_workers(tmp_path: Path) -> None:
+    """The call that a worker is at then is made again: it was not the answer's doing."""
+    path = tmp_path / "forkers"
+
+    async def call() -> int:
+        result = asyncio.ensure_future(run_bounded(fns.wait_for_another, str(path), timeout=60))
+        await until(lambda: told(path))
+        psutil.Process(int(path.read_text())).kill()
+        return int(await result)
+
+    first = asyncio.run(call())
+    assert first not in (int(path.read_text()), os.getpid())

@@ -19,11 +19,31 @@ def process_id(trace: vf.Trace | None = None) -> int:
     return os.getpid()
 
 
+def wait_for_another(path: str) -> int:
+    """Write the parent's process id into a file, or return it if another's is there."""
+    try:
+        with open(path, "x") as file:
+            file.write(str(os.getppid()))
+    except FileExistsError:
+        return os.getppid()
+    signal.pause()
+    return 0
+
+
 def dies_of_a_bomb(golden: str, stated: list[str], precision: int) -> bool:
     """Compare answers as Math-Verify does, but that one of them ends the process."""
     if "bomb" in (golden, *stated):
         os.kill(os.getpid(), signal.SIGKILL)
     return stated == [golden]
+
+
+def spins() -> None:
+    while True:
+        pass
+
+
+def allocates() -> int:
+    return len(bytearray(1 << 40))
 
 
 def raises(message: str) -> None:
