@@ -62,6 +62,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace) -> tuple[list[Summary], dict[str, Any]]:
     """Evaluate, and return the results, also as JSON."""
+    from vf.evaluation.eval_config import with_defaults
     from vf.evaluation.refusal import refusal
     from vf.evaluation.results import ResultsFolder
     from vf.evaluation.run import extent, measured, prepare, shortages, unpriced
@@ -75,7 +76,8 @@ def _measure(args: argparse.Namespace) -> tuple[list[Summary], dict[str, Any]]:
 
     def now(before: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is measured now, of as many rollouts as there were before."""
-        return what | extent(config, places, before.get("size"))
+        settings = with_defaults(what["settings"])
+        return what | {"settings": settings} | extent(config, places, before.get("size"))
 
     path = _folder(base, args, now)
     with ResultsFolder(path) as folder:

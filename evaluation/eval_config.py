@@ -10,9 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, TypeAdapter, model_validator
 
 from vf.environments.locate import absolute
 from vf.environments.registry import label
@@ -266,6 +266,34 @@ class EvalConfig(Strict):
         for entry in found["environments"]:
             entry["id"] = label(entry["id"])  # where a file lies changes no result
         return found
+
+
+def with_defaults(settings: Any, table: type[BaseModel] = EvalConfig) -> Any:
+    """Return measured settings, each that is missing at its default: it is newer than they are.
+
+    Args:
+        settings: What :meth:`EvalConfig.measured` returned, perhaps in an earlier version.
+        table: What they are settings of.
+    """
+    if not isinstance(settings, Mapping):
+        return settings
+    complete = dict(settings)
+    for name, field in table.model_fields.items():
+        if name not in complete:
+            if not field.is_required():
+                default = field.get_default(call_default_factory=True)
+                complete[name] = TypeAdapter(Any).dump_python(default, mode="json")
+            continue
+        kinds = (field.annotation, *get_args(field.annotation))
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        value = complete[name]
+        if inner and isinstance(value, list):
+            complete[name] = [with_defaults(entry, inner[0]) for entry in value]
+        elif inner and kinds[0] is inner[0]:
+            complete[name] = with_defaults(value, inner[0])
+        elif inner and isinstance(value, Mapping):
+            complete[name] = {key: with_defaults(entry, inner[0]) for key, entry in value.items()}
+    return complete
 
 
 def parse_config(

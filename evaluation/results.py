@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vf.evaluation.eval_config import slug
+from vf.evaluation.eval_config import slug, with_defaults
 from vf.runtime.errors import ConfigError
 from vf.runtime.parse import parse_json
 from vf.traces.store import TraceStore
@@ -251,13 +251,15 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return what a results folder says was measured.
+    """Return what a results folder says was measured, settings that are newer at their defaults.
 
     Raises:
         ConfigError: It is not a results folder.
     """
     try:
         found = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+        if isinstance(found, dict) and "settings" in found:
+            found["settings"] = with_defaults(found["settings"])
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} is not a results folder: {error}") from None
     if not isinstance(found, dict):

@@ -271,6 +271,25 @@ def test_a_folder_of_another_evaluation_is_refused_with_the_differences(
     assert call(capsys, *argv, "-n", "2", "-c", "2", "--retry-errors", "3")[0] == 0
 
 
+def test_a_folder_of_before_a_setting_existed_means_its_default(capsys: Capsys, url: str) -> None:
+    argv = ["reverse-text", "-m", MODEL, "-b", url, "-o", "out", "-n", "2"]
+    assert call(capsys, *argv)[0] == 0
+    file = Path("out/config.json")
+    measured = json.loads(file.read_text())
+    for table, names in [
+        (measured["settings"], ("repetition_penalty", "min_p", "limits")),
+        (measured["settings"]["models"][0], ("send_reasoning", "request_fields", "tool_style")),
+    ]:
+        for name in names:
+            del table[name]
+    file.write_text(json.dumps(measured))
+    code, _, err = call(capsys, *argv, "--max-turns", "3")
+    assert code == 2
+    assert "  limits.max_turns: (none) → 3" in err
+    assert "send_reasoning" not in err
+    assert "resuming: 2 of 2" in call(capsys, *argv)[2]
+
+
 def test_another_evaluation_has_a_folder_of_its_own(capsys: Capsys, url: str) -> None:
     def evaluate(*more: str) -> str:
         code, _, err = call(capsys, "reverse-text", "-m", MODEL, "-b", url, *more)
