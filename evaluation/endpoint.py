@@ -11,7 +11,7 @@ from vf.evaluation.models import api_key, chat_model
 from vf.inference.model import ContextFull, Conversation
 from vf.inference.models.chat_answers import Refused
 from vf.inference.wire import Garbled
-from vf.runtime.api_keys import KEY, URL
+from vf.runtime.api_keys import KEY, URL, hide_urls
 from vf.runtime.errors import ConfigError, ModelError, did_you_mean
 from vf.traces.messages import Message
 
@@ -40,7 +40,7 @@ async def try_endpoint(
     """
     key = api_key(config)
     model = chat_model(config, TRY_SECONDS)
-    where = config.base_url or os.environ.get(URL) or "OpenAI's API"
+    where = hide_urls(config.base_url or os.environ.get(URL)) or "OpenAI's API"
     sampling = evaluation.sampling.with_(max_tokens=min(TRY_TOKENS, evaluation.max_tokens), seed=0)
     try:
         asked = Conversation([Message("user", "Say hello.")], list(tools))

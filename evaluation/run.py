@@ -34,6 +34,7 @@ from vf.evaluation.progress import Progress
 from vf.evaluation.results import Cell, ResultsFolder, mark
 from vf.evaluation.tally import Summary, Tally
 from vf.inference.model import NEUTRAL
+from vf.runtime.api_keys import hide_urls
 from vf.runtime.calling import call
 from vf.runtime.errors import VfError, did_you_mean
 from vf.runtime.seeding import derive_seed
@@ -151,7 +152,7 @@ def measured(config: EvalConfig, places: Sequence[Place]) -> dict[str, Any]:
         "environments": environments,
         **extent(config, places),
     }
-    as_read: dict[str, Any] = json.loads(pydantic_core.to_json(found))  # to be compared
+    as_read: dict[str, Any] = hide_urls(json.loads(pydantic_core.to_json(found)))  # to be compared
     return as_read
 
 
@@ -266,7 +267,7 @@ async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress)
         from vf.evaluation.endpoint import try_endpoint
 
         tools = next((part.place.tools for part in mine if part.place.tools), [])
-        progress.say(f"{model.name}: trying {model.base_url or 'the API'} once")
+        progress.say(f"{model.name}: trying {hide_urls(model.base_url) or 'the API'} once")
         note = await try_endpoint(model, config, tools)
         if note is not None:
             progress.say(f"note: {note}")

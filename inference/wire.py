@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
-from vf.runtime.api_keys import clean_key, hide
+from vf.runtime.api_keys import clean_key, hide, in_url, tells
 from vf.runtime.errors import ModelError
 
 if TYPE_CHECKING:
@@ -84,10 +84,11 @@ class JsonClient:
         self.timeout = timeout
         self.max_retries = max_retries
         self.backoff = backoff
-        self._key = clean_key(api_key, "api_key") if api_key else None
+        key = clean_key(api_key, "api_key") if api_key else None
+        self._secrets = key, *in_url(base_url)
         self._headers = {"Content-Type": "application/json"}
-        if self._key:
-            self._headers["Authorization"] = f"Bearer {self._key}"
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +109,8 @@ class JsonClient:
                 async with asyncio.timeout(self.timeout):
                     return await self.send(path, body)
             except TimeoutError:
-                problem = f"{self.base_url}{path} did not answer within {self.timeout:g} s"
+                url = hide(self.base_url + path, *self._secrets)
+                problem = f"{url} did not answer within {self.timeout:g} s"
                 after = None
             except Unavailable as error:
                 problem, after = str(error), error.after
@@ -123,20 +125,23 @@ class JsonClient:
         """
         import aiohttp  # takes a while, and an engine in this process needs no client
 
-        url = self.base_url + path
+        url = hide(self.base_url + path, *self._secrets)
         try:
-            async with self._open().post(url, data=pydantic_core.to_json(body)) as response:
+            async with self._open().post(
+                self.base_url + path, data=pydantic_core.to_json(body)
+            ) as response:
                 status, answer = response.status, await response.read()
                 after = retry_after(response.headers)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
-            raise ModelError(f"{url} is not a URL: write it as http://host:port/v1") from error
+            problem = f"{url} is not a URL: write it as http://host:port/v1"
+            raise ModelError(problem) from self._told(error)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise _broken(url, error, away=True) from error
+            raise _broken(url, error, away=True) from self._told(error)
         except aiohttp.ClientError as error:
-            raise _broken(url, error, away=False) from error
+            raise _broken(url, error, away=False) from self._told(error)
         if status == 200:
             return _object(url, answer)
-        problem = hide(f"{url} answered {status}: {words_of(answer)}", self._key)
+        problem = hide(f"{url} answered {status}: {words_of(answer)}", *self._secrets)
         raise refusal(problem, status, after)
 
     async def text(self, path: str) -> str | None:
@@ -159,6 +164,10 @@ class JsonClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    def _told(self, error: Exception) -> Exception | None:
+        """Return an error as the cause of another; None where it tells a key."""
+        return None if tells(error, *self._secrets) else error
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp

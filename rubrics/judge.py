@@ -21,7 +21,7 @@ from vf.rubrics.judge_prompt import (
     read_verdict,
 )
 from vf.rubrics.scorers import NoVerdict
-from vf.runtime.api_keys import URL, check_variable, read_key
+from vf.runtime.api_keys import URL, check_variable, hide_urls, read_key
 from vf.runtime.errors import ConfigError, ModelError, RubricError
 from vf.traces.messages import Message, as_messages
 from vf.traces.trace import Trace
@@ -155,7 +155,7 @@ class Judge:
         if cache is not None:
             self._cache = VerdictCache(None if cache == "memory" else Path(cache))
         self._settings: dict[str, Any] = {
-            "base_url": base_url,
+            "base_url": hide_urls(base_url),
             "api_key": self._key(api_key_env),
             "timeout": timeout,
             "max_retries": max_retries,
@@ -285,7 +285,7 @@ class Judge:
 
     @property
     def _named(self) -> str:
-        return f"{self.__name__!r}: {self.model} at {self.base_url or 'OpenAI'}"
+        return f"{self.__name__!r}: {self.model} at {hide_urls(self.base_url) or 'OpenAI'}"
 
     def _hint(self, error: ModelError) -> str:
         """Return what to do about a request that failed, if that is known."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import unquote
 
 from pydantic import AfterValidator
 
@@ -14,6 +15,11 @@ from vf.runtime.errors import ConfigError
 KEY, URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"  # the variables of OpenAI's clients
 HIDDEN = "[API key]"
 _AROUND = " \t\r\n\v\f\0\ufeff\u200b\u2060\u00a0"  # what files and editors leave around a key
+# What the name of a setting or a parameter that holds a key ends with.
+SECRET_NAME = re.compile(
+    r"(^|[_-])(api_?key|key|token|secret|password|authorization)$", re.IGNORECASE
+)
+_MOST_URL = 2000  # characters
 _LEAST = 6  # characters: a shorter key, such as "none", is no secret
 _KEY = re.compile(r"(?=.*[0-9])([a-z]+_\w{16,}|\w{32,})|.*[^A-Za-z0-9_].*|[0-9].*", re.DOTALL)
 
@@ -67,11 +73,39 @@ def check_variable(name: str) -> str:
 KeyVariable = Annotated[str, AfterValidator(check_variable)]
 
 
-def hide(text: str, key: str | None) -> str:
-    """Return a text without a key, which a server may have repeated."""
-    return text.replace(key, HIDDEN) if key and len(key) >= _LEAST else text
+def in_url(url: str | None) -> tuple[str, ...]:
+    """Return the credentials that a URL holds: ``https://user:KEY@host`` or ``?api_key=KEY``."""
+    address, _, query = (url or "").partition("?")
+    host = address.partition("://")[2].partition("/")[0]
+    user, _, password = host.rpartition("@")[0].partition(":")
+    secrets = [password or user]
+    for name, _, value in (field.partition("=") for field in query.partition("#")[0].split("&")):
+        if SECRET_NAME.search(name):
+            secrets.append(value)
+    return tuple(
+        dict.fromkeys(
+            form for text in secrets if text not in ("", HIDDEN) for form in (text, unquote(text))
+        )
+    )
 
 
-def tells(error: BaseException, key: str | None) -> bool:
+def hide_urls(value: Any) -> Any:
+    """Return a value of JSON whose texts that are URLs show no credentials."""
+    if isinstance(value, str):
+        return hide(value, *in_url(value)) if "://" in value and len(value) < _MOST_URL else value
+    if isinstance(value, dict):
+        return {name: hide_urls(entry) for name, entry in value.items()}
+    return [hide_urls(entry) for entry in value] if isinstance(value, list) else value
+
+
+def hide(text: str, *keys: str | None) -> str:
+    """Return a text without keys, which a server may have repeated."""
+    for key in keys:
+        if key and len(key) >= _LEAST:
+            text = text.replace(key, HIDDEN)
+    return text
+
+
+def tells(error: BaseException, *keys: str | None) -> bool:
     """Return whether an error's traceback holds a key."""
-    return hide(said := "".join(traceback.format_exception(error)), key) != said
+    return hide(said := "".join(traceback.format_exception(error)), *keys) != said

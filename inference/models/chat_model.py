@@ -27,7 +27,7 @@ from vf.inference.parsing import TEXT_CALLS
 from vf.inference.patience import AWAY_SECONDS, Patience
 from vf.inference.rendering.text_tools import in_text
 from vf.inference.wire import CONNECT_SECONDS, Unavailable, retry_after, words_of
-from vf.runtime.api_keys import KEY, URL, clean_key, hide, read_key, tells
+from vf.runtime.api_keys import KEY, URL, clean_key, hide, in_url, read_key, tells
 from vf.runtime.batching import PerLoop
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
@@ -100,7 +100,7 @@ class ChatModel:
                 "no API key: set OPENAI_API_KEY, or pass api_key, or base_url for another server"
             )
         self.model = model
-        self._key = key
+        self._secrets = key, *in_url(base_url or os.environ.get(URL))
         self._fields = Fields(model, request_fields or {})
         self._send_reasoning = send_reasoning
         self._every_field = every_field
@@ -226,15 +226,15 @@ class ChatModel:
                 messages=messages,  # type: ignore[arg-type]
                 extra_body=more,
             )
-            return hide(answer.http_response.text, self._key)
+            return hide(answer.http_response.text, *self._secrets)
         except openai.APIStatusError as error:
-            text = hide(error.response.text, self._key)
+            text = hide(error.response.text, *self._secrets)
             kind, status = type(error).__name__, error.status_code
             problem = f"{self.model}: {kind}: {status}: {words_of(text)}"
             after = retry_after(error.response.headers)
             raise failure(problem, status, text, after) from self._told(error)
         except openai.OpenAIError as error:
-            problem = hide(f"{self.model}: {type(error).__name__}: {error}", self._key)
+            problem = hide(f"{self.model}: {type(error).__name__}: {error}", *self._secrets)
             if not isinstance(error, openai.APIConnectionError):
                 raise ModelError(problem) from self._told(error)
             # Only connecting has a timeout here.
@@ -259,7 +259,7 @@ class ChatModel:
 
     def _told(self, error: Exception) -> Exception | None:
         """Return an error as the cause of another; None where it tells the key."""
-        return None if tells(error, self._key) else error
+        return None if tells(error, *self._secrets) else error
 
     async def close(self) -> None:
         """Close the connections of the running loop."""

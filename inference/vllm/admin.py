@@ -11,7 +11,7 @@ import httpx
 from vf.inference.completions import every_field
 from vf.inference.model import Sampling
 from vf.inference.vllm.pace import Load
-from vf.runtime.api_keys import hide
+from vf.runtime.api_keys import hide, hide_urls, in_url, tells
 from vf.runtime.errors import ConfigError, EngineError
 
 SECONDS = 600.0  # loading the weights of a large model takes minutes
@@ -50,7 +50,7 @@ class Admin:
     """
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
-        self._key = api_key
+        self._secrets = api_key, *in_url(base_url)
         self.root = base_url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
@@ -112,21 +112,24 @@ class Admin:
         try:
             return [card["id"] for card in self.get("/v1/models")["data"]]
         except (KeyError, TypeError) as error:
-            raise EngineError(f"{self.root}/v1/models has no list of models") from error
+            raise EngineError(
+                f"{hide(self.root, *self._secrets)}/v1/models has no list of models"
+            ) from error
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
     def _request(self, method: str, path: str, **content: Any) -> Any:
-        url = self.root + path
+        url = hide(self.root + path, *self._secrets)
         try:
-            response = self._http.request(method, url, **content)
+            response = self._http.request(method, self.root + path, **content)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             kind = Unreached if isinstance(error, httpx.ConnectError) else EngineError
-            raise kind(f"{url}: {type(error).__name__}: {error}") from error
+            problem = hide(f"{url}: {type(error).__name__}: {error}", *self._secrets)
+            raise kind(problem) from (None if tells(error, *self._secrets) else error)
         if response.status_code != 200:
-            said = hide(_reason(response), self._key)
+            said = hide(_reason(response), *self._secrets)
             raise Refused(f"{url} answered {response.status_code}: {said}", response.status_code)
         try:
             return response.json()
@@ -149,6 +152,7 @@ def check_served(admin: Admin, base_url: str, model: str, max_seq_len: int) -> N
     Raises:
         ConfigError: It does not; the message says what it does instead.
     """
+    base_url = hide_urls(base_url)
     try:
         models = admin.get("/v1/models")
         cards = {card["id"]: card for card in models["data"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from vf.runtime.errors import ConfigError, EngineError, ModelError, RubricError
 from vf.trainer.commands.main import main
 
 KEY = "sk-marked-0123456789abcdef"
+URL_KEY = "sk-in-the-url-0123456789"
 GOOD = PROVIDERS["openai"]
 SIZE = ("--tasks", "2", "--output", "out")
 
@@ -77,6 +79,55 @@ def test_a_key_that_the_server_repeats_is_shown_nowhere(
         said = evaluate(capsys, caplog, "-b", url)
     assert said.strip()
     assert KEY not in said
+
+
+IN_URLS: dict[str, Callable[[str], str]] = {
+    "password": lambda url: url.replace("://", f"://me:{URL_KEY}@"),
+    "user": lambda url: url.replace("://", f"://{URL_KEY}@"),
+    "escaped": lambda url: url.replace("://", f"://me:%73{URL_KEY[1:]}@"),
+    "parameter": lambda url: f"{url}?api_key={URL_KEY}",
+}
+
+
+@pytest.mark.parametrize("form", IN_URLS)
+@pytest.mark.parametrize("refusal", [*ECHOES[:3], None], ids=str)
+def test_a_key_in_the_url_of_the_api_is_shown_nowhere(
+    form: str, refusal: Refusal | None, capsys: Any, caplog: Any, fast: None
+) -> None:
+    """Neither as it is written there, nor where a server repeats it."""
+    if refusal is None:
+        said = evaluate(capsys, caplog, "-b", IN_URLS[form]("http://127.0.0.1:9/v1"))
+        assert "no server answers" in said
+    else:
+        status, body = refusal
+        echo = json.loads(json.dumps(body).replace(KEY, URL_KEY))
+        with standing(first_good((status, echo))) as url:
+            said = evaluate(capsys, caplog, "-b", IN_URLS[form](url))
+    assert URL_KEY[1:] not in said
+
+
+@pytest.mark.parametrize("form", IN_URLS)
+def test_the_clients_of_engines_and_judges_hide_a_key_in_their_url(form: str) -> None:
+    url = IN_URLS[form]("http://127.0.0.1:9/v1")
+
+    async def post() -> str:
+        client = JsonClient(url, max_retries=0)
+        with pytest.raises(ModelError) as caught:
+            await client.post("/completions", {})
+        await client.close()
+        return "".join(traceback.format_exception(caught.value))
+
+    async def judge() -> str:
+        with pytest.raises(RubricError) as caught:
+            await vf.Judge("m", base_url=url, max_retries=0, retries=0)(answered("4", "4"))
+        return "".join(traceback.format_exception(caught.value))
+
+    admin = Admin(url)
+    with pytest.raises(EngineError) as caught:
+        admin.get("/v1/models")
+    admin.close()
+    said = ["".join(traceback.format_exception(caught.value)), asyncio.run(post())]
+    assert URL_KEY[1:] not in "".join([*said, asyncio.run(judge())])
 
 
 @pytest.fixture

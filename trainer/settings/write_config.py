@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import date, time
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from vf.inference.settings import VllmSettings
+from vf.runtime.api_keys import SECRET_NAME, hide_urls
 from vf.trainer.settings.config import Config
 
 HIDDEN = "(hidden)"
-
-_SECRET = re.compile(r"(^|[_-])(api_?key|key|token|secret|password|authorization)$", re.IGNORECASE)
 
 
 def to_toml(config: BaseModel) -> str:
@@ -28,13 +27,17 @@ def without_secrets(config: Config) -> Config:
     """Return the config with possible secrets replaced by :data:`HIDDEN`.
 
     These are the environment variables of the server and of the cluster's machines, and every
-    argument of the environment or the server that is called a key, token, secret or password.
+    argument of the environment or the server that is called a key, token, secret or password, and
+    the credentials in URLs.
     """
     shown = config.model_copy(deep=True)
     for env in shown.env:
         env.args, env.curriculum_args = _hide(env.args), _hide(env.curriculum_args)
-    if server := shown.inference.started:
-        server.args, server.env = _hide(server.args), dict.fromkeys(server.env, HIDDEN)
+    if isinstance(shown.inference, VllmSettings):
+        shown.inference.args = _hide(shown.inference.args)
+        shown.inference.base_url = hide_urls(shown.inference.base_url)
+        shown.inference.base_urls = hide_urls(shown.inference.base_urls)
+        shown.inference.env = dict.fromkeys(shown.inference.env, HIDDEN)
     runtime_env = shown.cluster.runtime_env
     if isinstance(variables := runtime_env.get("env_vars"), dict):
         runtime_env["env_vars"] = dict.fromkeys(variables, HIDDEN)
@@ -90,7 +93,7 @@ def _value(value: Any) -> str:
 def _hide(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            name: HIDDEN if isinstance(entry, str) and _SECRET.search(name) else _hide(entry)
+            name: HIDDEN if isinstance(entry, str) and SECRET_NAME.search(name) else _hide(entry)
             for name, entry in value.items()
         }
-    return [_hide(entry) for entry in value] if isinstance(value, list) else value
+    return [_hide(entry) for entry in value] if isinstance(value, list) else hide_urls(value)
