@@ -91,6 +91,10 @@ def prepare(config: EvalConfig) -> list[Place]:
     for model in config.models:
         if model.engine not in ("api", "script"):
             engine_settings(model)
+        if model.engine == "vllm":
+            from vf.inference.vllm.check_settings import check_temperatures
+
+            check_temperatures({"temperature": config.temperature})
     places = []
     for entry in config.environments:
         environment = _with_limits(make(entry.id, **entry.args), config.limits)

@@ -26,7 +26,7 @@ from vf.inference.rendering.template_probe import (
 )
 from vf.inference.routers import check_routers
 from vf.inference.settings import EmbeddedSettings
-from vf.inference.vllm.check_settings import check_settings
+from vf.inference.vllm.check_settings import check_settings, check_temperatures
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.traces.task import Task
@@ -192,6 +192,7 @@ def check_model(config: Config) -> Any:
     if not isinstance(settings, EmbeddedSettings):
         check_settings(settings, outer_environ(), here=config.cluster.backend == "local")
         check_server_devices(config)
+        check_temperatures(_temperatures(config))
     elif is_sharded():
         raise ConfigError(SHARDED_ENGINE)
     else:
@@ -209,6 +210,16 @@ def check_model(config: Config) -> Any:
             f"{context} tokens; lower it"
         )
     return model_config
+
+
+def _temperatures(config: Config) -> dict[str, float | None]:
+    """Return all temperatures by their settings' names."""
+    tables: dict[str, Any] = {"trainer.args": config.args}
+    tables |= {f"env.{place}": env for place, env in enumerate(config.env)}
+    names = ("temperature", "eval_temperature")
+    return {
+        f"{path}.{name}": getattr(table, name) for path, table in tables.items() for name in names
+    }
 
 
 @dataclass(frozen=True, slots=True)

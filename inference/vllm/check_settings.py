@@ -12,6 +12,8 @@ from vf.inference.vllm.server_args import each_server, parallel_args
 from vf.runtime.api_keys import read_key
 from vf.runtime.errors import ConfigError
 
+MOST_TEMPERATURE = 2.0  # of vLLM; its ranges of the other sampling settings are ours
+
 
 def check_settings(
     settings: VllmSettings, environ: Mapping[str, str] = os.environ, *, here: bool = True
@@ -37,6 +39,23 @@ def check_settings(
             launcher(each)
             choose_port(each.host, each.port)
             server_env(each, environ, lora=False, cpu=False)
+
+
+def check_temperatures(temperatures: Mapping[str, float | None]) -> None:
+    """Check that vLLM samples at these temperatures: else it refuses the first request.
+
+    Args:
+        temperatures: By the name of the setting, None if it is not set.
+
+    Raises:
+        ConfigError: One is too high.
+    """
+    for name, temperature in temperatures.items():
+        if temperature is not None and temperature > MOST_TEMPERATURE:
+            raise ConfigError(
+                f"{name} = {temperature:g}, but vLLM samples at {MOST_TEMPERATURE:g} at most; "
+                "lower it, or use the embedded engine"
+            )
 
 
 def check_divided(settings: VllmSettings, *, cpu: bool) -> None:

@@ -88,3 +88,12 @@ def test_a_server_that_does_not_start_says_why(
     said = evaluate(tmp_path, "tiny", capsys, last_words="CUDA out of memory")
     assert "the vLLM server did not start (exit code 1)" in said
     assert "CUDA out of memory" in said
+
+
+def test_a_temperature_that_vllm_refuses_starts_no_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["-m", "tiny", "--engine", "vllm", "--temperature", "2.5", "-o", str(tmp_path / "out")]
+    code, _, err = call(capsys, "reverse-text", *argv)
+    assert code == 2
+    assert "temperature = 2.5, but vLLM samples at 2 at most" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -264,6 +265,23 @@ def test_an_adapter_that_a_server_would_leave_out_is_refused(
         check_adapter(parsed, empty_model(made))
     embedded = parse_config({**raw, "inference": {}})[0]
     assert check_adapter(embedded, empty_model(made))
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        ({"trainer": {"args": {"temperature": 2.5}}}, "trainer.args.temperature"),
+        ({"trainer": {"args": {"eval_temperature": 2.5}}}, "trainer.args.eval_temperature"),
+        ({"env": {"id": "reverse-text", "temperature": 2.5}}, "env.0.temperature"),
+    ],
+)
+def test_a_temperature_that_vllm_refuses_is_refused_before_anything_is_loaded(
+    table: dict[str, Any], name: str
+) -> None:
+    server = {"engine": "vllm", "base_url": "http://127.0.0.1:9/v1"}
+    parsed = parse_config({**config(), **table, "inference": server})[0]
+    with pytest.raises(vf.ConfigError, match=rf"^{name} = 2\.5, but vLLM samples at 2 at most"):
+        preflight(parsed)
 
 
 def test_an_auxiliary_loss_without_routers_is_refused_before_anything_is_loaded() -> None:
