@@ -35,7 +35,8 @@ _SIGNS = r"(?:\\\$|\$|[¢£¤¥₠-⃀]|\\(?:euro|pounds|yen|textdollar|textster
 _CURRENCY = re.compile(
     rf"{_SIGNS}\s*(?=[-+]?[\d.])|(?<=\d)\s*(?:{_SIGNS}|(?:USD|EUR|GBP|dollars?|euros?)(?![a-zA-Z]))"
 )
-_RAISED = re.compile("[⁰¹²³⁴-⁹]+")  # x² as LaTeX has it
+_RAISED = re.compile("⁻?[⁰¹²³⁴-⁹]+")  # x² as LaTeX has it
+_AS_LATEX = {"⁄": "/", "∕": "/", "°": r"^\circ", r"\varnothing": r"\emptyset"}
 _VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
@@ -115,7 +116,9 @@ def _expression(text: str) -> str | None:
     """Return an answer as one expression; None if it is not one."""
     text = "".join("-" if unicodedata.category(c) == "Pd" or c in "−˗" else c for c in text)
     text = unwrapped(unwrapped(text).rstrip("."))
-    text = _RAISED.sub(lambda raised: f"^{{{unicodedata.normalize('NFKC', raised[0])}}}", text)
+    text = _RAISED.sub(_power, text)
+    for sign, latex in _AS_LATEX.items():
+        text = text.replace(sign, latex)
     text = _VULGAR.sub(_as_latex, text)
     text = _CURRENCY.sub("", repeating(thousands(text))).strip()
     depth = 0
@@ -127,6 +130,10 @@ def _expression(text: str) -> str | None:
     if depth or not text or len(text) > _MAX_EXPRESSION or "$" in text or "\\boxed" in text:
         return None
     return text
+
+
+def _power(raised: re.Match[str]) -> str:
+    return f"^{{{unicodedata.normalize('NFKC', raised[0]).replace('−', '-')}}}"
 
 
 def _as_latex(fraction: re.Match[str]) -> str:

@@ -44,6 +44,8 @@ _ESCAPED = re.compile(r"\\([$%#&_{}])")
 # What is set between thousands in place of a comma.
 _GAP = r"(?:,\\!|,|\{,\}|\\[,:;! ]|['’_\u00a0\u2009\u202f])"
 _THOUSANDS = re.compile(rf"(?<![\w.,])\d{{1,3}}(?:{_GAP}\d{{3}})+(?![\d,])")
+# With more than one point, each of them parts thousands, as in German.
+_POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?!\d|[.,]\d)")
 _REPEATING = re.compile(
     r"(?<![\d.,])(\d{0,100})\.(\d{0,100})\\(?:overline|bar|dot)\s*(?:\{\s*(\d{1,100})\s*\}|(\d))(?!\d)"
 )
@@ -80,6 +82,7 @@ def plain(text: str) -> str:
 
 def thousands(text: str) -> str:
     """Return a text whose thousands have commas between them."""
+    text = _POINTED.sub(lambda number: number[0].replace(".", ","), text)
     return _THOUSANDS.sub(lambda number: re.sub(_GAP, ",", number[0]), text)
 
 

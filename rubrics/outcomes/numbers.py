@@ -32,6 +32,7 @@ _FRACTION = re.compile(r"\\[dtc]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
 _POWER_OF_TEN = re.compile(
     r"(?<=\d)\s*(?:\\times|\\cdot|×|·|⋅|\*)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*(-?\d+)\s*\}|(-?\d+))"
 )
+_RAISED = re.compile(r"(?<=[×·⋅*]10)[⁻⁰¹²³⁴-⁹]+|(?<=[×·⋅*] 10)[⁻⁰¹²³⁴-⁹]+")
 _DEGREES = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})")
 _UNIT_POWER = re.compile(
     r"(?<=\d)\s*((?:[kcmd]?m|in|ft|yd|mi|feet|inch(?:es)?|units?|met(?:er|re)s?))"
@@ -119,6 +120,7 @@ def only_number(text: str) -> Fraction | None:
     if len(text) > 2000:
         return None
     text = repeating(plain(text))
+    text = _RAISED.sub(lambda raised: f"^{{{unicodedata.normalize('NFKC', raised[0])}}}", text)
     text = "".join(_plain(character) for character in text)
     if hedges(text):
         return None
@@ -149,13 +151,15 @@ def only_number(text: str) -> Fraction | None:
 
 
 def _plain(character: str) -> str:
-    """Return a character as ASCII writes it, if it is a dash, a plus or a space."""
+    """Return a character as ASCII writes it, if it is a dash, a plus, a slash or a space."""
     if character.isascii():
         return character
     if character in _DASHES or unicodedata.category(character) == "Pd":
         return "-"
     if character.isspace():
         return " "
+    if character in "⁄∕":  # of a fraction, and for division
+        return "/"
     return "+" if character in "＋﹢➕" else character
 
 

@@ -23,6 +23,9 @@ from vf.traces.trace import Trace
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ANOTHER = {"and", "or", "else", "otherwise", "alternatively"}  # "B or the last one"
+# What may come before a label: "Option B", "the correct answer is B".
+_BEFORE_LABEL = {"option", "choice", "letter", "answer", "the", "is"}
+_BEFORE_LABEL |= {"best", "correct", "final", "right"}
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.IGNORECASE)
 
 
@@ -154,9 +157,10 @@ def multiple_choice(
 ) -> Callable[[Trace], float]:
     """1 if the answer is the letter in ``task.answer``, 0 otherwise.
 
-    An answer is a choice's label, in any case, alone or before an explanation: ``B``, ``(b)``, ``B.
-    Paris``. One that mentions the label of another choice in capitals as a word of its own does not
-    count, so ask for the label alone.
+    An answer is a choice's label, in any case, alone, behind words such as "option" or "the answer
+    is", or before an explanation: ``B``, ``(b)``, ``Option B``, ``B. Paris``. One that mentions the
+    label of another choice in capitals as a word of its own does not count, so ask for the label
+    alone.
 
     Range: 0 or 1.
 
@@ -227,6 +231,8 @@ def _pick(text: str, labels: list[str]) -> str | None:
     text = unicodedata.normalize("NFKC", plain(text))
     words = "".join(c if c.isalnum() else " " for c in text).split()
     by_name = {label.casefold(): label for label in labels}
+    while words and (word := words[0].casefold()) in _BEFORE_LABEL and word not in by_name:
+        del words[0]
     first = by_name.get(words[0].casefold()) if words else None
     if words[1:] and words[1].casefold() in _ANOTHER:
         return None

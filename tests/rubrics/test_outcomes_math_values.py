@@ -73,6 +73,7 @@ def test_small_numbers_are_not_all_equal(stated: str, answer: Any) -> None:
         ("2x¹⁰", "2x^{10}", 1.0),
         ("5½", "5.5", 1.0),
         ("½", r"\frac{1}{2}", 1.0),
+        (r"\varnothing", r"\emptyset", 1.0),
     ],
 )
 def test_decimals_are_compared_to_the_digits_that_count(
