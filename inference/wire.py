@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,6 +26,10 @@ TIMEOUTS = frozenset({408, 504})  # of the server, or of a proxy before it
 RETRY_STATUSES = AWAY | TIMEOUTS | {409, 425, 500, 507, *range(520, 531)}
 MOST_BACKOFF = 8.0  # seconds
 MOST_AFTER = 60.0  # seconds: a server that wants to be asked later than that is asked again then
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)\s?"
+_DURATION = re.compile(
+    rf"(?=\d)(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s(?:ec(?:ond)?s?)?)?(?:{_NUMBER}ms)?"
+)
 MOST_WORDS = 500  # characters of what a server says that an error quotes
 
 
@@ -203,7 +208,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
     Args:
         headers: Of its answer. ``retry-after-ms`` is in milliseconds; ``Retry-After`` in seconds,
-            or a date.
+            with units (``1m30s``), or a date.
 
     Returns:
         None if it does not say.
@@ -212,6 +217,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     text = headers.get("Retry-After")
     if seconds is None:
         seconds = _number(text)
+    if seconds is None and text and (duration := _DURATION.fullmatch(text.strip())):
+        parts = (float(part or 0) for part in duration.groups())
+        seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1, 1e-3), strict=True))
     if seconds is None and text:
         try:
             seconds = (_date(text) - _date(headers.get("Date"))).total_seconds()

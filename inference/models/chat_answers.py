@@ -21,8 +21,9 @@ FINISH: dict[str, FinishReason] = {
     # OpenAI, Anthropic, Gemini, Hugging Face's TGI, Together, Cohere
     **dict.fromkeys(("stop", "tool_calls", "function_call", "tool_call", "complete"), "stop"),
     **dict.fromkeys(("end_turn", "tool_use", "stop_sequence", "eos", "eos_token"), "stop"),
-    "function_call_filter": "stop",  # Gemini: the call that the model wrote cannot be read
-    "malformed_function_call": "stop",
+    "function_call_filter": "stop",  # Gemini, Bedrock: the call that the model wrote cannot be read
+    **dict.fromkeys(("malformed_function_call", "malformed_tool_use"), "stop"),
+    **dict.fromkeys(("unexpected_tool_call", "too_many_tool_calls"), "stop"),
     # Mistral, Anthropic, Zhipu, MiniMax; vLLM stops what only repeats itself
     **dict.fromkeys(("length", "max_tokens", "model_length", "max_output"), "length"),
     **dict.fromkeys(("model_context_window_exceeded", "error_limit", "repetition"), "length"),
@@ -50,7 +51,10 @@ TOO_LONG = re.compile(
     r"range of input length|exceed\w* model token limit|too many (input |prompt )?tokens|"
     r"prompt contains \d+ tokens|maximum allowed length|request_too_large|"
     r"reduce the length of the (messages|prompt|input)|maximum context|"
-    r"string_above_max_length|max_tokens must be at least 1, got -",
+    r"tokens? .*exceeds? the (configured )?limit|"
+    r"exceed(s|ed)? (the|model|the model's) (token )?limit|"
+    r"max_new_tokens` must be <=|expected maxLength|(conversation|message \w+( \w+)?) too long|"
+    r"sequence length \d+|string_above_max_length|max_tokens must be at least 1, got -",
     re.IGNORECASE,
 )
 # A request that is larger than a minute's quota (Groq's 413) is not longer than the context.
@@ -58,11 +62,14 @@ QUOTA = re.compile(r"per (minute|day|hour)|rate[ _-]limit|\bTPM\b|quota", re.IGN
 
 
 # How providers refuse what they will not have a model read: Azure, OpenAI, OpenRouter, DeepSeek,
-# Alibaba. The policy may have said it, so it is an answer, and no failure.
+# Alibaba, xAI, Anthropic. The policy may have said it, so it is an answer, and no failure.
 FILTER_STATUSES = (400, 403)
 FILTERED = re.compile(
     r"\bcontent_filter\b|content management policy|content_policy_violation|input was flagged|"
-    r"flagged as potentially violating|content exists risk|data_inspection_failed",
+    r"flagged as potentially violating|content exists risk|data_inspection_failed|"
+    r"ResponsibleAIPolicyViolation|content violates usage guidelines|content filtering|"
+    r"flagged by .*moderation|(input|prompt)_moderation|prohibited_content|"
+    r"(input|output) data may contain inappropriate",
     re.IGNORECASE,
 )
 
