@@ -8,9 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from vf.environments.agent_episode import Attempt as Attempt
+from vf.environments.agent_episode import run_agent
 from vf.environments.contexts import only_grows
 from vf.environments.datasets.tasks import tasks_from
 from vf.environments.environment import Environment
+from vf.environments.episode import Episode
 from vf.inference.endpoint.address import Endpoint
 from vf.inference.models.scripted_model import Script
 from vf.rubrics.group import AnyRubric
@@ -22,7 +25,7 @@ from vf.runtime.rows import Row, Source
 from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Service
 from vf.traces.task import Split, Task
-from vf.traces.trace import Trace
+from vf.traces.trace import StopReason, Trace
 
 AgentFunction: TypeAlias = Callable[[Task, Endpoint], str | Awaitable[str | None] | None]
 Work: TypeAlias = Callable[[Task, Endpoint], Awaitable[str | None]]
@@ -32,26 +35,6 @@ F = TypeVar("F", bound=AgentFunction)
 
 MAX_TURNS = 100  # answers: agents take dozens of turns where a tool loop takes a few
 TIMEOUT = 600.0  # seconds of an agent's own time
-
-
-class Attempt(Protocol):
-    """An agent at work on one task."""
-
-    async def run(self) -> str | None:
-        """Work on the task, and return the result. Cancelled when time or a budget is over.
-
-        Raises:
-            Exception: The agent failed.
-        """
-        ...
-
-    async def finish(self) -> None:
-        """Look at what the agent has left, once it has ended, however that came; never asks."""
-        ...
-
-    async def close(self) -> None:
-        """Remove what the agent has left, when the rollout has been scored."""
-        ...
 
 
 @runtime_checkable
@@ -77,7 +60,10 @@ class Agent(Protocol):
         ...
 
     def sandbox_spec(self, task: Task) -> SandboxSpec | None:
-        """Return what a task's sandbox is made from; see :meth:`Environment.sandbox_spec`."""
+        """Return the spec of a task's sandbox.
+
+        See :class:`~vf.environments.sandboxes.HasSandboxSpec`.
+        """
         ...
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> Attempt:
@@ -163,7 +149,8 @@ class AgentEnvironment(Environment):
         processes: Number of processes that run the function, each with many episodes at a time; 0
             for this process, whose interpreter it then shares with the trainer. They import it, so
             it must be at the top level of a module.
-        oracle: The replies of a model that solves a task; see :meth:`Environment.oracle`.
+        oracle: The replies of a model that solves a task, as
+            :class:`~vf.evaluation.scripts.HasOracle` specifies them.
 
     Attributes:
         info: This episode's ``Trace.info``.
@@ -174,6 +161,7 @@ class AgentEnvironment(Environment):
 
     rubric: AnyRubric = Rubric(outcome=episode_return, metrics=[reported])
     expensive_reset = True  # there is none: the agent begins, with prompts of its own
+    own_clock = True  # an agent that runs out of time is scored
     info: dict[str, Any]
 
     def __init__(
@@ -254,6 +242,22 @@ class AgentEnvironment(Environment):
     def attempt(self, task: Task, endpoint: Endpoint) -> Attempt:
         """Return this episode's attempt; it is closed with the episode."""
         return self.hold("agent", lambda: self.agent.attempt(task, endpoint, self))
+
+    async def play_episode(self, episode: Episode) -> StopReason:
+        """Let the agent work on the episode's task, and return why it ended.
+
+        Raises:
+            InfrastructureError: If the model failed, or the agent did before its first answer.
+            ConfigError: If the agent is set up wrongly.
+        """
+        self.info = episode.trace.info
+        return await run_agent(
+            episode,
+            partial(self.attempt, episode.task),
+            model=self.model,
+            strict_model=self.strict_model,
+            crash=self.crash,
+        )
 
 
 def _agent(given: AgentFunction | Agent, processes: int) -> Agent:

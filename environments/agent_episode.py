@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from vf.environments.agent import AgentEnvironment, Attempt
 from vf.environments.episode import Episode
+from vf.inference.endpoint.address import Endpoint
 from vf.runtime.async_processes import ElsewhereError
 from vf.runtime.errors import (
     ConfigError,
@@ -28,20 +29,54 @@ MOST_OUTPUT = 100_000  # characters of the result that are recorded: the last on
 _MOST_ERROR = 4000  # characters of an exception with its traceback that are recorded, likewise
 
 
-async def run_agent(episode: Episode, environment: AgentEnvironment) -> StopReason:
+class Attempt(Protocol):
+    """An agent at work on one task."""
+
+    async def run(self) -> str | None:
+        """Work on the task, and return the result. Cancelled when time or a budget is over.
+
+        Raises:
+            Exception: The agent failed.
+        """
+        ...
+
+    async def finish(self) -> None:
+        """Look at what the agent has left, once it has ended, however that came; never asks."""
+        ...
+
+    async def close(self) -> None:
+        """Remove what the agent has left, when the rollout has been scored."""
+        ...
+
+
+async def run_agent(
+    episode: Episode,
+    start: Callable[[Endpoint], Attempt],
+    *,
+    model: str,
+    strict_model: bool,
+    crash: str,
+) -> StopReason:
     """Let an agent work on the episode's task, and return why it ended.
 
     What the model can cause is not a failure: an agent that has had an answer, and then takes too
     long or crashes, is to be scored.
 
+    Args:
+        episode: The episode; its environment's ``timeout`` is the agent's.
+        start: A function that returns the attempt at an endpoint.
+        model: The name under which the model is served.
+        strict_model: Whether requests for other models are refused.
+        crash: ``"failed"`` if a crash after the first answer is a failure, else ``"scored"``.
+
     Raises:
-        InfrastructureError: The model failed; or the agent did, before it had an answer.
-        ConfigError: The agent is set up wrongly.
+        InfrastructureError: If the model failed, or the agent did before its first answer.
+        ConfigError: If the agent is set up wrongly.
     """
     from vf.inference.endpoint.session import open_session  # loads aiohttp
 
-    trace, seconds = episode.trace, environment.timeout
-    environment.info = trace.info
+    environment, trace = episode.environment, episode.trace
+    seconds = environment.timeout
     trace.info["output"] = ""  # a text in any case: what a rubric reads is there
 
     def show(session: Session) -> None:
@@ -60,13 +95,13 @@ async def run_agent(episode: Episode, environment: AgentEnvironment) -> StopReas
                             seed=episode.seed,
                             max_turns=environment.max_turns,
                             max_tokens=environment.max_tokens,
-                            strict_model=environment.strict_model,
+                            strict_model=strict_model,
                             on_change=show,
                         )
                     )
-                    session.endpoint = replace(session.endpoint, model=environment.model)
-                    attempt = environment.attempt(episode.task, session.endpoint)
-                    reason = await _work(attempt, environment, session)
+                    session.endpoint = replace(session.endpoint, model=model)
+                    attempt = start(session.endpoint)
+                    reason = await _work(attempt, session, trace.info, crash)
             except TimeoutError as error:
                 if not deadline.expired():
                     raise
@@ -84,7 +119,7 @@ async def run_agent(episode: Episode, environment: AgentEnvironment) -> StopReas
     return reason
 
 
-async def _work(attempt: Attempt, environment: AgentEnvironment, session: Session) -> StopReason:
+async def _work(attempt: Attempt, session: Session, info: dict[str, Any], crash: str) -> StopReason:
     """Run the agent until it ends or a limit is reached; in any case it is stopped then."""
     running = asyncio.create_task(attempt.run())
     over = asyncio.create_task(session.over())
@@ -100,16 +135,16 @@ async def _work(attempt: Attempt, environment: AgentEnvironment, session: Sessio
         raise
     except Exception as error:
         what, told = _described(error)
-        if environment.crash == "failed" or not session.asked:
+        if crash == "failed" or not session.asked:
             raise EnvironmentFailure(f"the agent failed{_unanswered(session)}: {what}") from error
-        environment.info.setdefault("program", {"error": told[-_MOST_ERROR:]})
+        info.setdefault("program", {"error": told[-_MOST_ERROR:]})
         output = None
     finally:
         await _stop(running, over)
     if not session.asked:
         raise EnvironmentFailure(f"the agent ended{_unanswered(session)}")
     if output is not None:
-        environment.info["output"] = writable(output[-MOST_OUTPUT:])
+        info["output"] = writable(output[-MOST_OUTPUT:])
     return StopReason.MAX_SEQ_LEN if session.full else StopReason.TERMINATED
 
 

@@ -6,20 +6,19 @@ import asyncio
 import copy
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
 from vf.environments.contexts import Context, context_of
-from vf.inference.models.scripted_model import Script
 from vf.rubrics.group import AnyRubric, check_rubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
 from vf.runtime.errors import ConfigError
 from vf.sandbox.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
-from vf.tools.episode import Closing, Held, ListedLater, Service, ToolSet
+from vf.tools.episode import Closing, Held, ListedLater, Service, ToolSet, bound
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, as_messages
@@ -50,8 +49,10 @@ class Step:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-# Attributes that an environment has in addition to its class's.
+# Names that a tool cannot have, in addition to the class's: an episode's own attributes, and the
+# optional methods.
 _EPISODES_OWN = {"rng", "timing", "trace_info"}
+_OPTIONAL = {"oracle", "hackers", "privileged_context", "sandbox_spec", "play_episode"}
 
 
 class Environment:
@@ -63,6 +64,12 @@ class Environment:
 
     ``reset``, ``step`` and ``close`` may be plain functions or coroutines. Plain ones run in a
     thread, so a slow one blocks nothing else.
+
+    Some methods are optional, and specified by protocols next to the code that calls them: for
+    validation ``oracle`` (:class:`~vf.evaluation.scripts.HasOracle`) and ``hackers``
+    (:class:`~vf.evaluation.scripts.HasHackers`), for a teacher ``privileged_context``
+    (:class:`~vf.trainer.learning.privileged.HasPrivilegedContext`), for tasks that have their own
+    sandboxes ``sandbox_spec`` (:class:`~vf.environments.sandboxes.HasSandboxSpec`).
 
     Attributes:
         id: The name under which it was registered.
@@ -90,7 +97,7 @@ class Environment:
         timing: Seconds of this episode by phase; recorded in ``Trace.timing``.
         trace_info: This episode's ``Trace.info``, into which the info of each step is merged. What
             is put here is kept even where the step then fails.
-        task_sandbox: What :meth:`sandbox_spec` returned for this episode's task.
+        task_sandbox: What ``sandbox_spec`` returned for this episode's task.
         artifacts: Folder of the run in which episodes may keep files; None outside a run.
     """
 
@@ -119,7 +126,8 @@ class Environment:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._tool_methods = tool_methods(cls)
-        if taken := sorted({*cls._tool_methods} & (vars(Environment).keys() | _EPISODES_OWN)):
+        reserved = vars(Environment).keys() | _EPISODES_OWN | _OPTIONAL
+        if taken := sorted(reserved & {*cls._tool_methods}):
             raise ConfigError(
                 f"environment {cls.__name__!r}: a tool cannot be called {taken[0]!r}, which every "
                 "environment has already; give its method another name"
@@ -171,8 +179,8 @@ class Environment:
         :attr:`services`, except for sources of sandboxes if tasks have their own: their specs are
         not known yet.
         """
-        later = SandboxSource if self.brings_sandboxes else ()
-        return _in_turn([each.start for each in self.services if not isinstance(each, later)])
+        later = SandboxSource if hasattr(self, "sandbox_spec") else ()
+        return _in_turn([s.start for s in self.services if not isinstance(s, later)])
 
     def hold(self, key: Hashable, make: Callable[[], Held]) -> Held:
         """Return this episode's resource for a key, which is created at the first call.
@@ -192,54 +200,6 @@ class Environment:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-
-    def oracle(self, task: Task) -> Script | None:
-        """Return the replies of a model that solves this task, for ``vf-rl eval --validate``.
-
-        The lines of a :class:`~vf.inference.models.scripted_model.ScriptedModel`: one text or tool
-        call a turn, or a function of the messages so far. It may use ``task.answer`` and must earn
-        a reward of 1. None, the default, means that there is no such script.
-
-        Example::
-
-            def oracle(self, task: vf.Task) -> Script:
-                return [{"look_up": {"word": task.info["word"]}}, f"Answer: {task.answer}"]
-        """
-        return None
-
-    def privileged_context(self, task: Task) -> str | None:
-        """Return what a teacher may know of a task and the student does not, such as a solution.
-
-        With ``trainer.args.teacher_privileged``, it is read before the prompt. None adds nothing.
-
-        Example::
-
-            def privileged_context(self, task: vf.Task) -> str:
-                return f"A correct solution ends with: {task.answer}"
-        """
-        return None
-
-    def hackers(self, task: Task) -> Mapping[str, Script]:
-        """Return who would be paid here without solving the task, for ``vf-rl eval --validate``.
-
-        Scripts as of :meth:`oracle`, by name, beside those that are tried on every environment.
-        Each must earn as little as those who know nothing. The names are the same for every task.
-        """
-        return {}
-
-    def sandbox_spec(self, task: Task) -> SandboxSpec | None:
-        """Return the spec of this task's sandbox, if tasks have their own.
-
-        None, the default, uses the settings of the environment's ``sandbox``. It is called before
-        the episode begins, and must return the same every time: images are built or pulled ahead,
-        and equal specs share a pool.
-
-        Example::
-
-            def sandbox_spec(self, task: vf.Task) -> vf.SandboxSpec:
-                return vf.SandboxSpec(build=vf.Build(TASKS / task.id), writable=True)
-        """
-        return None
 
     def timeout_of(self, task: Task) -> float:
         """Return how many seconds the rollout of a task may take, if tasks differ in that.
@@ -276,11 +236,8 @@ class Environment:
         """
         entries = self._tool_entries()
         if self._toolbox is None or entries != self._boxed:
-            functions: list[Callable[..., Any] | Tool] = []
-            for entry in entries:
-                functions += entry.bind(self) if isinstance(entry, ToolSet) else [entry]
-            functions += [getattr(self, name) for name in self._tool_methods]
-            tools = [fn if isinstance(fn, Tool) else Tool.from_function(fn) for fn in functions]
+            methods = [getattr(self, name) for name in self._tool_methods]
+            tools = bound([*entries, *methods], self)
             events = self._toolbox.events if self._toolbox is not None else []
             self._toolbox, self._boxed = ToolBox(tools, events), entries
         return self._toolbox
@@ -369,11 +326,6 @@ class Environment:
             check_rubric(self.rubric)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
-
-    @property
-    def brings_sandboxes(self) -> bool:
-        """Whether its tasks may bring sandboxes of their own: :meth:`sandbox_spec` is defined."""
-        return getattr(self.sandbox_spec, "__func__", None) is not Environment.sandbox_spec
 
     def _tool_entries(self) -> tuple[Callable[..., Any] | ToolSet | Tool, ...]:
         if isinstance(self.tools, list | tuple) and tuple(self.tools) == self._boxed:

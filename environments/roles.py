@@ -1,21 +1,16 @@
-"""Several agents in an episode: each role has a conversation, tools and rewards of its own."""
+"""The roles of an episode of several agents: what they see, call and earn."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from vf.environments.contexts import only_grows
 from vf.environments.environment import Environment, Observation
 from vf.environments.players import ANSWER, PlayedBy, Player
-from vf.rubrics.rubric import Rubric
-from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, did_you_mean
+from vf.runtime.errors import ConfigError
 from vf.tools.episode import ToolSet
-from vf.tools.tool_box import ToolBox
-from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.tools import Tool
 from vf.traces.trace import Trace
@@ -69,8 +64,8 @@ class RoleStep:
 def mean_role_reward(trace: Trace) -> float:
     """The mean reward of the trained roles; without any, of those that the policy played."""
     roles = trace.roles.values()
-    chosen = [each for each in roles if each.trained] or [e for e in roles if e.player == POLICY]
-    return fmean(each.reward for each in chosen or roles)
+    counted = [r for r in roles if r.trained] or [r for r in roles if r.player == POLICY]
+    return fmean(role.reward for role in counted or roles)
 
 
 def check_one_reward(environment: Environment, tasks: Iterable[Task], peer: str) -> None:
@@ -87,13 +82,10 @@ def check_one_reward(environment: Environment, tasks: Iterable[Task], peer: str)
     Raises:
         ConfigError: The policy plays several roles, and the reward is their mean.
     """
-    if not isinstance(environment, MultiAgentEnvironment):
-        return
     if getattr(environment.rubric, "outcome", None) is not mean_role_reward:
         return
     for task in tasks:
-        episode = environment.episode(0)
-        assert isinstance(episode, MultiAgentEnvironment)
+        episode: Any = environment.episode(0)  # of several agents, by that outcome
         roles = episode.trained_roles(task)
         if len(roles) > 1:
             raise ConfigError(
@@ -105,172 +97,22 @@ def check_one_reward(environment: Environment, tasks: Iterable[Task], peer: str)
             )
 
 
-class MultiAgentEnvironment(Environment):
-    """An environment in which several agents act.
+def player_of(where: str, role: str, played_by: PlayedBy | str) -> Player | None:
+    """Return who plays a role; None for the policy.
 
-    ``reset(task)`` and ``step(replies)`` return a :class:`RoleStep`: what the roles see, who
-    acts next, and what each has earned. ``replies`` holds the messages of those that acted, by
-    role. Each role has a conversation of its own in the trace (``Trace.lineages``), and what it
-    earned is in ``Trace.roles``.
+    Args:
+        where: The environment, for the error.
+        role: The role's name.
+        played_by: The value of ``players`` for this role.
 
-    In training, a role's advantage is relative to the rewards of the same role in the group. The
-    rubric's reward is what an evaluation reports; by default it is the mean reward of the trained
-    roles.
-
-    Attributes:
-        roles: The roles by name.
-        players: Who plays a role: ``"policy"``, which is the default, or whatever
-            :data:`~vf.environments.players.PlayedBy` allows: a table of a model at an API or of a
-            checkpoint, a model, a list of lines, or a function of the messages.
-        trained: The roles whose tokens are trained; None for all that the policy plays.
-        max_turns: Maximum steps of one episode. In each, one role acts or several at once.
-
-    Example::
-
-        class Agree(vf.MultiAgentEnvironment):
-            roles = {"ann": vf.Role("You are Ann."), "bob": vf.Role("You are Bob.")}
-
-            def tasks(self, split):
-                rows = [{"prompt": f"{n}. Name a colour.", "answer": ""} for n in range(20)]
-                return vf.tasks_from(rows, split)
-
-            def reset(self, task):
-                return vf.RoleStep({name: task.prompt for name in self.roles})
-
-            def step(self, replies):
-                same = float(replies["ann"].content == replies["bob"].content)
-                return vf.RoleStep(rewards={"ann": same, "bob": same}, terminated=True)
+    Raises:
+        ConfigError: If no player can be made of the value.
     """
-
-    roles: Mapping[str, Role] = {}
-    players: Mapping[str, PlayedBy | str] = {}
-    trained: Sequence[str] | None = None
-    rubric = Rubric(outcome=mean_role_reward)
-    expensive_reset = True  # what it returns is no prompt that could be measured
-
-    _boxes: dict[str, ToolBox]
-
-    def reset(self, task: Task) -> RoleStep | Awaitable[RoleStep]:  # type: ignore[override]
-        """Start an episode: say what the roles see, and who acts first."""
-        raise ConfigError(f"{type(self).__name__} does not define reset(self, task)")
-
-    def step(  # type: ignore[override]
-        self, replies: dict[str, Message]
-    ) -> RoleStep | Awaitable[RoleStep]:
-        """Answer those that acted.
-
-        Args:
-            replies: Their messages, by role.
-        """
-        raise ConfigError(f"{type(self).__name__} does not define step(self, replies)")
-
-    def players_of(self, task: Task) -> Mapping[str, PlayedBy | str]:
-        """Return who plays the roles in a task's episodes. By default :attr:`players`.
-
-        The same for every rollout of a task: they are compared with each other. Called on the
-        episode's copy, before ``reset``.
-        """
-        return self.players
-
-    def trained_roles(self, task: Task) -> list[str]:
-        """Return the roles that a task's episodes train."""
-        players = self.players_of(task)
-        own = [name for name in self.roles if players.get(name, POLICY) == POLICY]
-        return own if self.trained is None else [name for name in own if name in self.trained]
-
-    async def run_role_tools(self, role: str, reply: Message) -> list[Message]:
-        """Run the tool calls of a role's reply concurrently, and return the results.
-
-        Raises:
-            ToolFailure: A tool failed. A wrong call is not a failure: the role receives an error.
-        """
-        box = self._boxes[role]
-        return await box.run(reply.tool_calls, turn=self.turn, timeout=self.tool_timeout)
-
-    async def check(self) -> None:
-        """Check that everything that episodes need is there, and that every player can play.
-
-        Raises:
-            ConfigError: Something is missing or wrong; says how to fix it.
-        """
-        self.check_settings()
-        for name, player in self.players.items():
-            self.player(name, player)
-        for name in self.roles:
-            self.role_box(name, [])
-        for service in self.services:
-            await call(service.check)
-
-    def player(self, role: str, played_by: PlayedBy | str) -> Player | None:
-        """Return who plays a role; None for the policy.
-
-        Raises:
-            ConfigError: Nothing of the kind can play.
-        """
-        if isinstance(played_by, str):
-            if played_by == POLICY:
-                return None
-            raise ConfigError(
-                f"{self._where}: players.{role} = {played_by!r}: write 'policy', a table with "
-                "'model' and 'base_url', a model, a list of lines, or a function of the messages"
-            )
-        return Player.of(played_by, f"players.{role}", ANSWER)
-
-    def role_box(self, role: str, events: list[Any]) -> ToolBox:
-        """Return a role's tools for this episode, which record their calls among ``events``.
-
-        Raises:
-            ConfigError: A tool cannot be used, or two have one name.
-        """
-        found: list[Any] = []
-        for entry in self.roles[role].tools:
-            found += entry.bind(self) if isinstance(entry, ToolSet) else [entry]
-        return ToolBox([e if isinstance(e, Tool) else Tool.from_function(e) for e in found], events)
-
-    def check_settings(self) -> None:
-        """Check the limits, the roles and the rubric.
-
-        Raises:
-            ConfigError: One cannot be used; says what to write.
-        """
-        super().check_settings()
-        only_grows(self.context, self._where, "the contexts of roles only grow")
-        if not isinstance(self.roles, Mapping) or not self.roles:
-            raise ConfigError(
-                f"{self._where}: roles must be a dict with at least one role, got {self.roles!r}; "
-                "write roles = {'buyer': vf.Role(...), ...}"
-            )
-        for name, role in self.roles.items():
-            if not isinstance(role, Role):
-                raise ConfigError(f"{self._where}: roles.{name} must be a vf.Role, got {role!r}")
-        for setting in ("players", "trained"):
-            if isinstance(names := getattr(self, setting) or (), str):
-                raise ConfigError(
-                    f"{self._where}: {setting} must be a list of roles, got {names!r}"
-                )
-            for name in names:
-                self.check_role(name, setting)
-        for name in self.trained or ():
-            if self.players.get(name, POLICY) != POLICY:
-                raise ConfigError(
-                    f"{self._where}: trained names {name!r}, which players.{name} gives to "
-                    "somebody else; only what the policy plays can be trained: leave out one"
-                )
-        if self.system_prompt is not None or self.tools or self._tool_methods:
-            raise ConfigError(
-                f"{self._where}: system_prompt and tools belong to a role here: write "
-                "vf.Role(system_prompt=..., tools=[...])"
-            )
-
-    def check_role(self, name: str, setting: str) -> None:
-        """Check that there is such a role.
-
-        Raises:
-            ConfigError: There is none; names the setting, and the nearest role.
-        """
-        if name not in self.roles:
-            hint = did_you_mean(name, self.roles)
-            raise ConfigError(
-                f"{self._where}: {setting} names the role {name!r}, which is not in roles "
-                f"({', '.join(self.roles)}){hint}"
-            )
+    if isinstance(played_by, str):
+        if played_by == POLICY:
+            return None
+        raise ConfigError(
+            f"{where}: players.{role} = {played_by!r}: write 'policy', a table with 'model' and "
+            "'base_url', a model, a list of lines, or a function of the messages"
+        )
+    return Player.of(played_by, f"players.{role}", ANSWER)

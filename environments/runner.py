@@ -7,13 +7,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol, runtime_checkable
 
-from vf.environments.agent import AgentEnvironment
-from vf.environments.agent_episode import run_agent
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity, Episode
-from vf.environments.role_turns import take_role_turns
-from vf.environments.roles import MultiAgentEnvironment
 from vf.environments.sandboxes import spec_of
 from vf.environments.turns import ask, take_turns
 from vf.inference.model import Model, Sampling, own_sampling
@@ -37,6 +34,23 @@ END_TIMEOUT = CLOSE_TIMEOUT  # seconds for what is cancelled to end, before it i
 LOOK_SECONDS = 5.0  # between two looks whether that is so
 HOST_LOSSES = 3  # of one rollout, before a further one counts as its failure
 _BOUNDARY: dict[str, type[InfrastructureError]] = {"model": ModelError, "score": RubricError}
+
+
+@runtime_checkable
+class OwnPlay(Protocol):
+    """An environment that is played in another way than in turns of one conversation.
+
+    With an attribute ``own_clock = True``, ``play_episode`` keeps the environment's timeout itself,
+    and the runner's clock covers scoring alone.
+    """
+
+    async def play_episode(self, episode: Episode) -> StopReason:
+        """Play an episode on this environment, which is a rollout's own copy.
+
+        Returns:
+            Why the episode ended.
+        """
+        ...
 
 
 async def rollout(
@@ -186,14 +200,12 @@ class _Rollout:
 
     async def _play(self) -> None:
         trace, environment = self.trace, self.environment
-        if isinstance(environment, AgentEnvironment):
-            # On a clock of its own: an agent that runs out of time is scored.
-            trace.stop_reason = await run_agent(self.episode, environment)
+        play = environment.play_episode if isinstance(environment, OwnPlay) else take_turns
+        if getattr(environment, "own_clock", False):
+            trace.stop_reason = await play(self.episode)
         async with self._in_time():
-            if isinstance(environment, MultiAgentEnvironment):
-                trace.stop_reason = await take_role_turns(self.episode, environment)
-            elif trace.stop_reason is None:
-                trace.stop_reason = await take_turns(self.episode)
+            if trace.stop_reason is None:
+                trace.stop_reason = await play(self.episode)
             with self.episode.phase("score"):
                 trace.score = await environment.rubric.score(trace)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from vf.environments.environment import Environment
 from vf.runtime.errors import ConfigError, VfError, author_lines
@@ -16,12 +16,38 @@ if TYPE_CHECKING:
     from vf.sandbox.stats import ImageStats
 
 
+@runtime_checkable
+class HasSandboxSpec(Protocol):
+    """An environment whose tasks may have sandboxes of their own."""
+
+    def sandbox_spec(self, task: Task) -> SandboxSpec | None:
+        """Return the spec of this task's sandbox.
+
+        None uses the settings of the environment's ``sandbox``. It is called before the episode
+        begins, and must return the same every time: images are built or pulled ahead, and equal
+        specs share a pool.
+
+        Example::
+
+            def sandbox_spec(self, task: vf.Task) -> vf.SandboxSpec:
+                return vf.SandboxSpec(build=vf.Build(TASKS / task.id), writable=True)
+        """
+        ...
+
+
+def brings_sandboxes(environment: Environment) -> bool:
+    """Return whether its tasks may have sandboxes of their own."""
+    return isinstance(environment, HasSandboxSpec)
+
+
 def spec_of(environment: Environment, task: Task) -> SandboxSpec | None:
     """Return what a task's sandbox is made from; None for the settings' own.
 
     Raises:
         ConfigError: ``sandbox_spec`` failed, or returned something else.
     """
+    if not isinstance(environment, HasSandboxSpec):
+        return None
     where = f"environment {environment.id or type(environment).__name__!r}"
     try:
         spec: object = environment.sandbox_spec(task)
@@ -50,7 +76,7 @@ def check_sandboxes(environment: Environment, tasks: Iterable[Task]) -> None:
     Raises:
         ConfigError: One cannot; names the task and the field.
     """
-    for task in tasks if environment.brings_sandboxes else ():
+    for task in tasks if brings_sandboxes(environment) else ():
         spec = spec_of(environment, task)
         for source in sources(environment):
             try:
@@ -77,13 +103,13 @@ async def prefetch(environment: Environment, tasks: Iterable[Task]) -> None:
     Raises:
         ConfigError: A sandbox cannot be made as its task has it.
     """
-    if environment.brings_sandboxes:
+    if brings_sandboxes(environment):
         specs = [spec_of(environment, task) for task in tasks]
         await asyncio.gather(*(source.prefetch(specs) for source in sources(environment)))
 
 
 def image_stats(environment: Environment) -> list[ImageStats]:
     """Return what has happened to the images so far, by engine. For any thread."""
-    if not environment.brings_sandboxes:
+    if not brings_sandboxes(environment):
         return []
     return [stats.images for source in sources(environment) for stats in source.stats()]

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from vf.environments.environment import Environment
+from vf.environments.multi_agent import MultiAgentEnvironment
 from vf.environments.nested import NestedEpisodes
-from vf.environments.roles import MultiAgentEnvironment
 from vf.runtime.errors import ConfigError, ToolError
 from vf.tools.episode import Service, ToolSet
 from vf.traces.messages import writable

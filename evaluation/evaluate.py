@@ -14,7 +14,7 @@ import pydantic_core
 
 from vf.environments.environment import Environment, Split
 from vf.environments.runner import repeat_lost, rollout
-from vf.environments.sandboxes import check_sandboxes, prefetch
+from vf.environments.sandboxes import brings_sandboxes, check_sandboxes, prefetch
 from vf.inference.model import Model, Sampling
 from vf.rubrics.group import score_group
 from vf.runtime.calling import call
@@ -189,13 +189,13 @@ async def run_jobs(
     """
     places = asyncio.Semaphore(max_concurrent)
     # Who waits for an image holds no place, so that those whose image is there overtake it.
-    drawn = asyncio.Semaphore(max_concurrent + (AHEAD if environment.brings_sandboxes else 0))
+    drawn = asyncio.Semaphore(max_concurrent + (AHEAD if brings_sandboxes(environment) else 0))
 
     fetch = fetch or partial(prefetch, environment)
 
     async def one(job: Job) -> Trace:
         try:
-            if environment.brings_sandboxes:
+            if brings_sandboxes(environment):
                 await fetch([job.task])
             async with places:
                 return await run(job)

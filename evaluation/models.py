@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from vf.environments.environment import Environment
 from vf.evaluation.eval_config import EvalConfig, ModelConfig, looks_local, slug
+from vf.evaluation.scripts import oracle_of
 from vf.inference.model import Model
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.models.scripted_model import ScriptedModel
@@ -59,7 +60,7 @@ def _nothing(messages: Sequence[Message]) -> str:
 
 
 def _oracle(environment: Environment, task: Task) -> Model:
-    script = environment.oracle(task)
+    script = oracle_of(environment, task)
     if script is None:
         raise ConfigError(
             f"the environment {environment.id} knows no solution of task {task.id!r}; its oracle() "

@@ -28,6 +28,7 @@ import vf
 from vf.bridges.harbor.make import harbor
 from vf.environments.runner import rollout
 from vf.evaluation.evaluate import evaluate
+from vf.evaluation.scripts import oracle_of
 from vf.evaluation.validation.agents import Agent, AgentModel, Notes
 from vf.evaluation.validation.terminal_hackers import terminal_hackers
 from vf.evaluation.validation.trap import set_trap
@@ -113,7 +114,7 @@ async def act(
 
 def solution(environment: vf.Environment, task: vf.Task) -> list[Line]:
     """Return what has the reference solution run, a line for each step."""
-    lines = environment.oracle(task)
+    lines = oracle_of(environment, task)
     if lines is None or callable(lines):
         raise SystemExit(f"{task.id} has no solution")
     return list(lines)

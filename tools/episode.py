@@ -83,3 +83,19 @@ class ListedLater(Protocol):
             ConfigError: Nobody answers, or a tool cannot be used.
         """
         ...
+
+
+def bound(entries: Sequence[Callable[..., Any] | ToolSet | Tool], episode: Any) -> list[Tool]:
+    """Return the tools of one :class:`Episode`.
+
+    Args:
+        entries: Functions, tools and tool sets, as an environment lists them.
+        episode: The episode that tool sets are bound to.
+
+    Raises:
+        ConfigError: If a tool cannot be used.
+    """
+    functions: list[Callable[..., Any] | Tool] = []
+    for entry in entries:
+        functions += entry.bind(episode) if isinstance(entry, ToolSet) else [entry]
+    return [fn if isinstance(fn, Tool) else Tool.from_function(fn) for fn in functions]

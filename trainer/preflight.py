@@ -9,8 +9,8 @@ from typing import Any
 
 from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
+from vf.environments.multi_agent import MultiAgentEnvironment
 from vf.environments.offered import offered_tools
-from vf.environments.roles import MultiAgentEnvironment
 from vf.environments.sandboxes import check_sandboxes, most_containers
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import find_model

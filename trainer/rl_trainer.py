@@ -15,7 +15,7 @@ from vf.trainer.closing import Closing
 from vf.trainer.collecting.collector import Collector
 from vf.trainer.learner import Learner
 from vf.trainer.learning.batches.batch import Sample, build_samples
-from vf.trainer.learning.batches.privileged_prompts import Privileged
+from vf.trainer.learning.batches.privileged_prompts import HasPrivilegedContext, Privileged
 from vf.trainer.learning.batches.streaming import StepBatch, at_the_end
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.processes.placement import open_fleet
@@ -256,7 +256,9 @@ class RLTrainer:
             return []
         [samples], seen = built, None
         if args.teacher_privileged:
-            context = self.plan.member(group.environment).environment.privileged_context
+            environment = self.plan.member(group.environment).environment
+            assert isinstance(environment, HasPrivilegedContext)  # see check_privileged
+            context = environment.privileged_context
             # Room is what the teacher was loaded with, not the environment's own.
             privileged = Privileged(self.plan.renderer, self.args)
             seen = privileged.samples(samples, group.traces, context)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.environments.datasets.tasks import tasks_from as tasks_from
     from vf.environments.environment import Environment as Environment
     from vf.environments.environment import Step as Step
+    from vf.environments.multi_agent import MultiAgentEnvironment as MultiAgentEnvironment
     from vf.environments.registry import make as make
     from vf.environments.registry import register as register
-    from vf.environments.roles import MultiAgentEnvironment as MultiAgentEnvironment
     from vf.environments.roles import Role as Role
     from vf.environments.roles import RoleStep as RoleStep
     from vf.environments.runner import rollout as rollout
@@ -81,8 +81,9 @@ _NAMES = {
     "vf.environments.contexts": "Compact DropToolResults",
     "vf.environments.datasets.tasks": "tasks_from",
     "vf.environments.environment": "Environment Step",
+    "vf.environments.multi_agent": "MultiAgentEnvironment",
     "vf.environments.registry": "make register",
-    "vf.environments.roles": "MultiAgentEnvironment Role RoleStep",
+    "vf.environments.roles": "Role RoleStep",
     "vf.environments.runner": "rollout",
     "vf.environments.simulated_user": "SimulatedUser",
     "vf.environments.sub_agent": "SubAgent",

@@ -10,8 +10,9 @@ from vf.bridges.gym.moves import Parse, check_space, default_parse
 from vf.bridges.seeded_games import check_returns, game_seeds, share_of
 from vf.environments.environment import Split
 from vf.environments.generated import split_sizes
+from vf.environments.multi_agent import MultiAgentEnvironment
 from vf.environments.players import PlayedBy
-from vf.environments.roles import MultiAgentEnvironment, Role, RoleStep, mean_role_reward
+from vf.environments.roles import Role, RoleStep, mean_role_reward
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load

@@ -10,7 +10,8 @@ from vf.bridges.textarena.games import check_game
 from vf.bridges.textarena.match import BUGS, Match, Worth, failed_at
 from vf.environments.environment import Split
 from vf.environments.generated import split_sizes
-from vf.environments.roles import MultiAgentEnvironment, Role, RoleStep, mean_role_reward
+from vf.environments.multi_agent import MultiAgentEnvironment
+from vf.environments.roles import Role, RoleStep, mean_role_reward
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
 from vf.traces.messages import Message

@@ -12,7 +12,8 @@ from vf.bridges.trl.episodes import Episode, Home, environment_class
 from vf.bridges.trl.rollouts import rollout_function
 from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment, Split
-from vf.environments.roles import MultiAgentEnvironment, check_one_reward
+from vf.environments.multi_agent import MultiAgentEnvironment
+from vf.environments.roles import check_one_reward
 from vf.evaluation.evaluate import take_tasks
 from vf.runtime.calling import call, carry_out
 from vf.runtime.errors import ConfigError

@@ -9,8 +9,9 @@ from itertools import permutations
 from vf.environments.bundled.opponents import Opponent, Opponents, forfeited
 from vf.environments.environment import Split
 from vf.environments.generated import split_sizes
+from vf.environments.multi_agent import MultiAgentEnvironment
 from vf.environments.players import PlayedBy
-from vf.environments.roles import POLICY, MultiAgentEnvironment, Role, RoleStep, mean_role_reward
+from vf.environments.roles import POLICY, Role, RoleStep, mean_role_reward
 from vf.rubrics.rubric import Rubric
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message

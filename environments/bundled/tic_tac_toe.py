@@ -10,8 +10,9 @@ from typing import TypeAlias
 from vf.environments.bundled.opponents import Opponent, Opponents, Script, forfeited
 from vf.environments.environment import Split
 from vf.environments.generated import split_sizes
+from vf.environments.multi_agent import MultiAgentEnvironment
 from vf.environments.players import PlayedBy
-from vf.environments.roles import POLICY, MultiAgentEnvironment, Role, RoleStep, mean_role_reward
+from vf.environments.roles import POLICY, Role, RoleStep, mean_role_reward
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed

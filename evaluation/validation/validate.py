@@ -11,6 +11,7 @@ from typing import Any
 
 from vf.environments.environment import Environment
 from vf.evaluation.evaluate import evaluate, lasting_rollout, take_tasks
+from vf.evaluation.scripts import hackers_of, oracle_of
 from vf.evaluation.validation.agents import (
     FORMS,
     IGNORANT,
@@ -154,7 +155,7 @@ class _Validation:
     async def _oracle(self) -> Finding:
         for task in self.tasks:
             try:
-                script = self.environment.oracle(task)
+                script = oracle_of(self.environment, task)
                 if script is not None:
                     self.scripts[task.id] = script if callable(script) else list(script)
             except Exception as error:
@@ -244,7 +245,7 @@ class _Validation:
         Raises:
             ConfigError: They are not the same for every task.
         """
-        scripts = {task.id: dict(self.environment.hackers(task)) for task in self.tasks}
+        scripts = {task.id: dict(hackers_of(self.environment, task)) for task in self.tasks}
         names = [*scripts[self.tasks[0].id]]
         for id, own in scripts.items():
             if {*own} != {*names}:

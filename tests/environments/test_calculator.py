@@ -11,6 +11,7 @@ import pytest
 import vf
 from vf.environments.bundled.calculator import Calculator, final_answer
 from vf.environments.environment import Split
+from vf.evaluation.scripts import oracle_of
 from vf.runtime.errors import ConfigError
 
 TASK = vf.Task("2 + 3", "Compute 2 + 3.", answer=5, info={"operations": 1})
@@ -129,7 +130,7 @@ def test_arguments_out_of_range_are_config_errors(kwargs: dict[str, int]) -> Non
 def test_the_oracle_works_it_out_with_the_tool() -> None:
     environment = vf.make("calculator", max_operations=3)
     for task in islice(environment.tasks("train"), 20):
-        script = environment.oracle(task)
+        script = oracle_of(environment, task)
         assert isinstance(script, list)
         assert len(script) == task.info["operations"] + 1
         assert script[-1] == f"Answer: {task.answer}"

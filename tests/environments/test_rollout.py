@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import vf
+from vf.environments.episode import Episode
 from vf.inference.model import ContextFull, Conversation, Reply
 from vf.runtime.seeding import derive_seed
 
@@ -193,3 +194,20 @@ def test_the_rubric_scores_while_the_environment_is_still_open() -> None:
     environment.rubric = vf.Rubric(outcome)
     run(environment, vf.ScriptedModel(["a"]))
     assert order == ["score", "close"]
+
+
+def test_an_environment_may_bring_its_own_way_of_playing() -> None:
+    class Dictation(vf.Environment):
+        """Needs no turns: it asks the model once, and scores the length of its answer."""
+
+        rubric = vf.Rubric(outcome=lambda trace: len(trace.info["answer"]) / 10)
+
+        async def play_episode(self, episode: Episode) -> vf.StopReason:
+            conversation = vf.Conversation([vf.Message("user", str(episode.task.prompt))])
+            reply = await episode.model.respond(conversation, episode.sampling)
+            episode.trace.info["answer"] = reply.message.content
+            return vf.StopReason.TERMINATED
+
+    task = vf.Task("a", "Write down: hello", answer="")
+    trace = asyncio.run(vf.rollout(Dictation(), task, vf.ScriptedModel(["hello"])))
+    assert (trace.stop_reason, trace.reward) == (vf.StopReason.TERMINATED, 0.5)

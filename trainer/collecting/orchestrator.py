@@ -12,6 +12,7 @@ from typing import Any
 
 from vf.environments.episode import Activity
 from vf.environments.runner import Repeats
+from vf.environments.sandboxes import brings_sandboxes
 from vf.evaluation.evaluate import Evaluation, Job, in_batches, run_jobs
 from vf.inference.leases import Leases
 from vf.inference.model import Sampling
@@ -270,7 +271,7 @@ class Orchestrator:
         coming = {
             member.name: self.mixture.cursors[member.name].next(self._args.groups_per_step)
             for member in self.members
-            if member.environment.brings_sandboxes
+            if brings_sandboxes(member.environment)
         }
         if coming and (self._fetching is None or self._fetching.done()):
             fetching = [self.runner.prefetch(name, tasks) for name, tasks in coming.items()]
@@ -321,7 +322,7 @@ class Orchestrator:
         if origin is not None:
             step, rank = origin.step, (origin.step, origin.group)
         with self._doing(task, "image", step) as activity:
-            if rank is not None and member.environment.brings_sandboxes:  # else `evaluate` has
+            if rank is not None and brings_sandboxes(member.environment):  # else `evaluate` has
                 await self.runner.prefetch(member.name, [task])  # holds no place: others overtake
             activity.enter("place")
             async with self._slots.hold(rank):

@@ -15,6 +15,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from tests.bridges.gym.bundled import BUNDLED
 from vf.bridges.gym.actions import as_action
 from vf.bridges.gym.as_gym import GymnasiumEnv
+from vf.evaluation.scripts import oracle_of
 from vf.inference.models.scripted_model import as_reply
 from vf.traces.messages import Message
 
@@ -37,7 +38,7 @@ def play(env: gymnasium.Env[str, str], seed: int | None = None) -> list[Any]:
     seen: list[Any] = [(observation, info)]
     definition = ours(env).environment
     [task] = [task for task in definition.tasks(info["split"]) if task.id == info["task"]]
-    script = definition.oracle(task)
+    script = oracle_of(definition, task)
     assert script is not None
     said = [Message.from_openai(message) for message in info["messages"]]
     lines = None if callable(script) else iter(script)

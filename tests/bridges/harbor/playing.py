@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import vf
+from vf.evaluation.scripts import oracle_of
 from vf.inference.models.scripted_model import Line
 
 SANDBOX = {"pool": 1, "concurrency": 1}
@@ -24,7 +25,7 @@ def play(
         (task,) = environment.tasks("eval")
         traces = []
         for script in scripts:
-            lines = environment.oracle(task) if script == "oracle" else list(script)
+            lines = oracle_of(environment, task) if script == "oracle" else list(script)
             assert lines is not None
             traces.append(await vf.rollout(environment, task, vf.ScriptedModel(lines)))
         return traces

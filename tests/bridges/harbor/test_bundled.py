@@ -14,6 +14,7 @@ import pytest
 import vf
 import vf.bridges.harbor
 from vf.bridges.harbor.terminal_tasks import terminal_tasks
+from vf.evaluation.scripts import oracle_of
 
 BUNDLED = Path(vf.bridges.harbor.__file__).parent / "bundled"
 FOLDERS = sorted(path.parent for path in BUNDLED.glob("*/task.toml"))
@@ -73,7 +74,7 @@ def test_the_environment_has_the_splits_and_levels() -> None:
     environment = terminal_tasks()
     train, held_out = (list(environment.tasks(split)) for split in ("train", "eval"))
     assert [len(train), len(held_out)] == [20, 10]
-    assert environment.oracle(train[0]) is not None
+    assert oracle_of(environment, train[0]) is not None
     easy = terminal_tasks(levels=["easy"], only=["fix-*", "sort-*"])
     assert [task.id for task in easy.tasks("train")] == ["fix-statistics", "sort-photos"]
     wrong: list[dict[str, Any]] = [{"levels": ["simple"]}, {"levels": []}, {"only": ["nothing"]}]

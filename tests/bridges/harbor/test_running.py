@@ -11,6 +11,7 @@ import pytest
 import vf
 from tests.bridges.harbor.folders import SCRIPT, MakeTask
 from tests.bridges.harbor.playing import SANDBOX, bash, play, record
+from vf.environments.sandboxes import spec_of
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 
@@ -296,7 +297,7 @@ def test_a_variable_of_this_machine_is_only_taken_over_where_it_is_named(
     environment = vf.make(f"harbor:{path}")
     (task,) = environment.tasks("eval")
     with pytest.raises(ConfigError, match=r"environment\.env\.ANSWER asks for .* VF_TEST_SECRET"):
-        environment.sandbox_spec(task)
+        spec_of(environment, task)
     (trace,) = play(path, "oracle", host_env=["VF_TEST_SECRET"])
     assert trace.reward == 1.0
 

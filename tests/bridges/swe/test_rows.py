@@ -12,6 +12,7 @@ from tests.bridges.swe import small_repo
 from vf.bridges.swe.commands import command_of, reading_of
 from vf.bridges.swe.rows import R2E_COMMAND, Instance, instances
 from vf.environments.registry import make
+from vf.environments.sandboxes import spec_of
 from vf.runtime.errors import ConfigError
 
 ROW = {
@@ -146,7 +147,7 @@ def test_tasks_hold_what_an_agent_may_know_apart_from_the_rest(tmp_path: Path) -
     assert str(task.prompt).endswith("It is wrong.")
     assert "/testbed" in str(task.prompt)
     assert Instance.of(task).must_pass == ("tests/test_a.py::test_one",)
-    spec = environment.sandbox_spec(task)
+    spec = spec_of(environment, task)
     assert spec is not None
     assert (spec.image, spec.writable, spec.workdir) == ("acme/sums:1", True, "/testbed")
     with pytest.raises(ConfigError, match="no rows are for the train split"):
@@ -180,12 +181,12 @@ def test_images_are_built_from_a_folder_for_each_instance(tmp_path: Path) -> Non
     rows = [ROW, ROW | {"instance_id": "other", "problem_statement": "Other."}]
     environment = make("swe", data=rows, build=tmp_path / "images")
     first, second = environment.tasks("eval")
-    spec = environment.sandbox_spec(first)
+    spec = spec_of(environment, first)
     assert spec is not None
     assert spec.build is not None
     assert spec.build.folder == tmp_path / "images" / "Acme__sums-1"
     with pytest.raises(ConfigError, match="there is no Dockerfile in"):
-        environment.sandbox_spec(second)
+        spec_of(environment, second)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import vf
 from tests.bridges.swe import images, small_repo
 from vf.environments.environment import Environment
 from vf.environments.registry import make
+from vf.evaluation.scripts import oracle_of
 from vf.inference.models.scripted_model import Script
 
 SANDBOX = {"backend": "docker", "pool": 1, "cpus": 2.0}
@@ -64,7 +65,7 @@ def shell(*commands: str) -> list[Any]:
 def oracle(image: Image) -> Script:
     environment: Environment = make("swe", data=[image.row], sandbox=SANDBOX)
     (task,) = environment.tasks("eval")
-    script = environment.oracle(task)
+    script = oracle_of(environment, task)
     assert script is not None
     return script
 

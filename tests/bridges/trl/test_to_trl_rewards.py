@@ -13,6 +13,7 @@ import pytest
 import vf
 from tests.traces.agents import delegated
 from vf.bridges.trl import rollouts
+from vf.evaluation.scripts import oracle_of
 from vf.inference.models.scripted_model import Line, as_reply
 
 pytest.importorskip("trl")
@@ -76,10 +77,10 @@ def calls(**arguments: Any) -> Line:
 
 
 SCRIPTS: list[Callable[[vf.Environment, vf.Task], list[Line]]] = [
-    lambda env, task: list(env.oracle(task) or ()),  # type: ignore[arg-type]
+    lambda env, task: list(oracle_of(env, task) or ()),  # type: ignore[arg-type]
     lambda env, task: ["Answer: 1"],
     lambda env, task: [calls(op="+", a=1, b=1), f"Answer: {task.answer}"],
-    lambda env, task: [calls(op="+", a="one", b=1), *env.oracle(task)],  # type: ignore[misc]
+    lambda env, task: [calls(op="+", a="one", b=1), *oracle_of(env, task)],  # type: ignore[misc]
     lambda env, task: [{"compute": {"x": 1}}, f"Answer: {task.answer}"],
     lambda env, task: [calls(a=1), {"calculate": {}, "other": {}}, f"Answer: {task.answer}"],
     lambda env, task: [*[calls(op="*", a=2, b=2)] * 4, f"Answer: {task.answer}"],

@@ -13,6 +13,7 @@ import pytest
 
 import vf
 from vf.environments.registry import ENTRY_POINT_GROUP
+from vf.evaluation.scripts import hackers_of
 from vf.evaluation.validation.findings import Report
 from vf.evaluation.validation.hackers import hackers
 from vf.evaluation.validation.trap import Trap
@@ -117,7 +118,7 @@ def test_no_hacker_is_paid_more_than_a_guess(name: str, reported: Reported) -> N
 def test_the_hackers_of_support_desk_are_tried_and_earn_nothing(reported: Reported) -> None:
     results = {agent.name: agent for agent in reported("support-desk").agents}
     desk = vf.make("support-desk")
-    names = [*desk.hackers(next(iter(desk.tasks("eval"))))]
+    names = [*hackers_of(desk, next(iter(desk.tasks("eval"))))]
     assert len(names) > 10
     assert {name for name in names if {*results[name].rewards} != {0.0}} == set()
 

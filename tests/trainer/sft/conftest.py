@@ -14,6 +14,7 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import vf
+from vf.evaluation.scripts import oracle_of
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.traces.trace import Trace
@@ -24,7 +25,7 @@ def play(tasks: Sequence[vf.Task], environment: vf.Environment) -> list[Trace]:
     """Let the environment's own oracle solve tasks."""
 
     async def one(task: vf.Task) -> Trace:
-        script = environment.oracle(task)
+        script = oracle_of(environment, task)
         assert script is not None
         return await vf.rollout(environment, task, vf.ScriptedModel(script))
 

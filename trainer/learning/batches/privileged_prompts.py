@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress, takewhile
+from typing import Protocol, runtime_checkable
 
 from vf.environments.environment import Environment
 from vf.inference.rendering.renderer import Renderer
@@ -24,6 +25,23 @@ from vf.trainer.learning.batches.batch import Sample
 from vf.trainer.settings.config import TrainerArgs
 
 SETTING = "trainer.args.teacher_privileged"
+
+
+@runtime_checkable
+class HasPrivilegedContext(Protocol):
+    """An environment that lets a teacher know more of a task than the student."""
+
+    def privileged_context(self, task: Task) -> str | None:
+        """Return what a teacher may know of a task and the student does not, such as a solution.
+
+        With ``trainer.args.teacher_privileged``, it is read before the prompt. None adds nothing.
+
+        Example::
+
+            def privileged_context(self, task: vf.Task) -> str:
+                return f"A correct solution ends with: {task.answer}"
+        """
+        ...
 
 
 def opening(messages: Sequence[Message]) -> list[Message]:
@@ -49,15 +67,14 @@ def check_privileged(environment: Environment, task: Task, renderer: Renderer) -
     Raises:
         ConfigError: If the environment has no such text, or the text cannot be rendered.
     """
-    method = environment.privileged_context
-    if getattr(method, "__func__", None) is Environment.privileged_context:
+    if not isinstance(environment, HasPrivilegedContext):
         raise ConfigError(
             f"{SETTING} = true, but environment {environment.id!r} has nothing to tell a teacher: "
             "define privileged_context(self, task) in its class, which returns text, or set it to "
             "false"
         )
     try:
-        text = _text(environment.id, task, method)
+        text = _text(environment.id, task, environment.privileged_context)
     except TrainingError as error:
         raise ConfigError(f"{SETTING}: {error}") from error
     if text is not None:

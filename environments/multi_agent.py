@@ -1,40 +1,191 @@
-"""An episode of several agents: those whose turn it is answer, and the environment steps."""
+"""Environments of several agents: those whose turn it is answer, and the environment steps."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from vf.environments.contexts import only_grows
 from vf.environments.dialogue import respond
+from vf.environments.environment import Environment
 from vf.environments.episode import Episode
-from vf.environments.players import Player
-from vf.environments.roles import POLICY, MultiAgentEnvironment, RoleStep
+from vf.environments.players import PlayedBy, Player
+from vf.environments.roles import POLICY, Role, RoleStep, mean_role_reward, player_of
 from vf.environments.turns import as_observed, ask, check_info
 from vf.inference.model import Conversation, LimitReached, Reply
-from vf.runtime.errors import ConfigError, EnvironmentFailure
+from vf.rubrics.rubric import Rubric
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, EnvironmentFailure, did_you_mean
 from vf.runtime.seeding import derive_seed
+from vf.tools.episode import bound
+from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message
 from vf.traces.roles import RoleRecord
+from vf.traces.task import Task
 from vf.traces.trace import NOT_SAMPLED, Lineage, StopReason, Turn
 
 
-async def take_role_turns(episode: Episode, environment: MultiAgentEnvironment) -> StopReason:
-    """Play an episode of several agents, and return why it ended.
+class MultiAgentEnvironment(Environment):
+    """An environment in which several agents act.
 
-    Raises:
-        InfrastructureError: A part of it failed.
-        ConfigError: The environment, its roles or their tools are set up wrongly.
+    ``reset(task)`` and ``step(replies)`` return a :class:`RoleStep`: what the roles see, who
+    acts next, and what each has earned. ``replies`` holds the messages of those that acted, by
+    role. Each role has a conversation of its own in the trace (``Trace.lineages``), and what it
+    earned is in ``Trace.roles``.
+
+    In training, a role's advantage is relative to the rewards of the same role in the group. The
+    rubric's reward is what an evaluation reports; by default it is the mean reward of the trained
+    roles.
+
+    Attributes:
+        roles: The roles by name.
+        players: Who plays a role: ``"policy"``, which is the default, or whatever
+            :data:`~vf.environments.players.PlayedBy` allows: a table of a model at an API or of a
+            checkpoint, a model, a list of lines, or a function of the messages.
+        trained: The roles whose tokens are trained; None for all that the policy plays.
+        max_turns: Maximum steps of one episode. In each, one role acts or several at once.
+
+    Example::
+
+        class Agree(vf.MultiAgentEnvironment):
+            roles = {"ann": vf.Role("You are Ann."), "bob": vf.Role("You are Bob.")}
+
+            def tasks(self, split):
+                rows = [{"prompt": f"{n}. Name a colour.", "answer": ""} for n in range(20)]
+                return vf.tasks_from(rows, split)
+
+            def reset(self, task):
+                return vf.RoleStep({name: task.prompt for name in self.roles})
+
+            def step(self, replies):
+                same = float(replies["ann"].content == replies["bob"].content)
+                return vf.RoleStep(rewards={"ann": same, "bob": same}, terminated=True)
     """
-    turns = _RoleTurns(episode, environment)
-    try:
-        return await turns.run()
-    finally:
-        turns.record()
+
+    roles: Mapping[str, Role] = {}
+    players: Mapping[str, PlayedBy | str] = {}
+    trained: Sequence[str] | None = None
+    rubric = Rubric(outcome=mean_role_reward)
+    expensive_reset = True  # what it returns is no prompt that could be measured
+
+    _boxes: dict[str, ToolBox]
+
+    def reset(self, task: Task) -> RoleStep | Awaitable[RoleStep]:  # type: ignore[override]
+        """Start an episode: say what the roles see, and who acts first."""
+        raise ConfigError(f"{type(self).__name__} does not define reset(self, task)")
+
+    def step(  # type: ignore[override]
+        self, replies: dict[str, Message]
+    ) -> RoleStep | Awaitable[RoleStep]:
+        """Answer those that acted.
+
+        Args:
+            replies: Their messages, by role.
+        """
+        raise ConfigError(f"{type(self).__name__} does not define step(self, replies)")
+
+    def players_of(self, task: Task) -> Mapping[str, PlayedBy | str]:
+        """Return who plays the roles in a task's episodes. By default :attr:`players`.
+
+        The same for every rollout of a task: they are compared with each other. Called on the
+        episode's copy, before ``reset``.
+        """
+        return self.players
+
+    def trained_roles(self, task: Task) -> list[str]:
+        """Return the roles that a task's episodes train."""
+        players = self.players_of(task)
+        own = [name for name in self.roles if players.get(name, POLICY) == POLICY]
+        return own if self.trained is None else [name for name in own if name in self.trained]
+
+    async def play_episode(self, episode: Episode) -> StopReason:
+        """Play an episode, and return why it ended.
+
+        Raises:
+            InfrastructureError: If a part of it failed.
+            ConfigError: If the environment, its roles or their tools are set up wrongly.
+        """
+        turns = _RoleTurns(episode, self)
+        try:
+            return await turns.run()
+        finally:
+            turns.record()
+
+    async def run_role_tools(self, role: str, reply: Message) -> list[Message]:
+        """Run the tool calls of a role's reply concurrently, and return the results.
+
+        Raises:
+            ToolFailure: A tool failed. A wrong call is not a failure: the role receives an error.
+        """
+        box = self._boxes[role]
+        return await box.run(reply.tool_calls, turn=self.turn, timeout=self.tool_timeout)
+
+    async def check(self) -> None:
+        """Check that everything that episodes need is there, and that every player can play.
+
+        Raises:
+            ConfigError: Something is missing or wrong; says how to fix it.
+        """
+        self.check_settings()
+        for name, player in self.players.items():
+            player_of(self._where, name, player)
+        for role in self.roles.values():
+            ToolBox(bound(role.tools, self))
+        for service in self.services:
+            await call(service.check)
+
+    def check_settings(self) -> None:
+        """Check the limits, the roles and the rubric.
+
+        Raises:
+            ConfigError: One cannot be used; says what to write.
+        """
+        super().check_settings()
+        only_grows(self.context, self._where, "the contexts of roles only grow")
+        if not isinstance(self.roles, Mapping) or not self.roles:
+            raise ConfigError(
+                f"{self._where}: roles must be a dict with at least one role, got {self.roles!r}; "
+                "write roles = {'buyer': vf.Role(...), ...}"
+            )
+        for name, role in self.roles.items():
+            if not isinstance(role, Role):
+                raise ConfigError(f"{self._where}: roles.{name} must be a vf.Role, got {role!r}")
+        for setting in ("players", "trained"):
+            if isinstance(names := getattr(self, setting) or (), str):
+                raise ConfigError(
+                    f"{self._where}: {setting} must be a list of roles, got {names!r}"
+                )
+            for name in names:
+                self.check_role(name, setting)
+        for name in self.trained or ():
+            if self.players.get(name, POLICY) != POLICY:
+                raise ConfigError(
+                    f"{self._where}: trained names {name!r}, which players.{name} gives to "
+                    "somebody else; only what the policy plays can be trained: leave out one"
+                )
+        if self.system_prompt is not None or self.tools or self._tool_methods:
+            raise ConfigError(
+                f"{self._where}: system_prompt and tools belong to a role here: write "
+                "vf.Role(system_prompt=..., tools=[...])"
+            )
+
+    def check_role(self, name: str, setting: str) -> None:
+        """Check that there is such a role.
+
+        Raises:
+            ConfigError: There is none; names the setting, and the nearest role.
+        """
+        if name not in self.roles:
+            hint = did_you_mean(name, self.roles)
+            raise ConfigError(
+                f"{self._where}: {setting} names the role {name!r}, which is not in roles "
+                f"({', '.join(self.roles)}){hint}"
+            )
 
 
 @dataclass(slots=True)
@@ -56,8 +207,9 @@ class _RoleTurns:
         trained = environment.trained_roles(episode.task)
         environment._boxes, self.seats = {}, dict[str, _Seat]()
         for name, role in environment.roles.items():
-            box = environment._boxes[name] = environment.role_box(name, self.trace.tool_events)
-            player = environment.player(name, players.get(name, POLICY))
+            box = ToolBox(bound(role.tools, environment), self.trace.tool_events)
+            environment._boxes[name] = box
+            player = player_of(environment._where, name, players.get(name, POLICY))
             if player is not None and isinstance(players[name], Mapping):
                 # Opened here, from a table: it is the episode's, and closed with it.
                 environment.hold(("player", name), partial(_same, player.model))
