@@ -16,7 +16,7 @@ SETTINGS = {
     "worker": "rollouts.workers and cluster.worker",
 }
 
-Wanted = Sequence[tuple[Role, int, Resources]]
+Demand = Sequence[tuple[Role, int, Resources]]
 
 
 @dataclass(frozen=True)
@@ -32,44 +32,44 @@ class Node:
     has: Resources
 
 
-def missing(wanted: Wanted, nodes: Sequence[Node]) -> str | None:
+def missing(demand: Demand, nodes: Sequence[Node]) -> str | None:
     """Return what a cluster lacks for a run, in words; None if nothing.
 
     Processes are dealt out largest first, each to the first machine that has room: nearly as
     Ray does.
     """
-    short = _short(wanted, nodes)
+    short = _short(demand, nodes)
     if short is None:
         return None
     roles = "; ".join(
-        f"{count} {NAMES[role]}{'s' * (count != 1)} with {describe(each)}"
-        for role, count, each in wanted
+        f"{count} {NAMES[role]}{'s' * (count != 1)} with {describe(size)}"
+        for role, count, size in demand
         if count
     )
     machines = "; ".join(f"{node.host}: {describe(node.has)}" for node in nodes) or "no machine"
-    settings = ", or ".join(SETTINGS[role] for role, count, _ in wanted if count)
+    settings = ", or ".join(SETTINGS[role] for role, count, _ in demand if count)
     return f"{short}. The run needs {roles}. The cluster has {machines}. Change {settings}"
 
 
-def _short(wanted: Wanted, nodes: Sequence[Node]) -> str | None:
+def _short(demand: Demand, nodes: Sequence[Node]) -> str | None:
     """Return the first thing that is missing."""
     for kind in ("gpus", "cpus", "memory"):
-        needed = sum(count * getattr(each, kind) for _, count, each in wanted)
+        needed = sum(count * getattr(size, kind) for _, count, size in demand)
         there = sum(getattr(node.has, kind) for node in nodes)
         if needed > there:
             return f"{amount(kind, needed - there)} are missing"
     room = [[node.has.gpus, node.has.cpus, node.has.memory] for node in nodes]
-    pieces = [(role, each) for role, count, each in wanted for _ in range(count)]
+    pieces = [(role, size) for role, count, size in demand for _ in range(count)]
     pieces.sort(key=lambda piece: (piece[1].gpus, piece[1].cpus, piece[1].memory), reverse=True)
-    for role, each in pieces:
-        need = [each.gpus, each.cpus, each.memory]
-        place = next(
+    for role, size in pieces:
+        need = [size.gpus, size.cpus, size.memory]
+        free = next(
             (left for left in room if all(n <= has for n, has in zip(need, left, strict=True))),
             None,
         )
-        if place is None:
-            return f"no machine has room for one more {NAMES[role]} with {describe(each)}"
-        place[:] = [has - n for n, has in zip(need, place, strict=True)]
+        if free is None:
+            return f"no machine has room for one more {NAMES[role]} with {describe(size)}"
+        free[:] = [has - n for n, has in zip(need, free, strict=True)]
     return None
 
 

@@ -94,14 +94,14 @@ class Fleet(Protocol):
 
     host: str
 
-    def reserve(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
+    def reserve(self, demand: Sequence[tuple[Role, int, Resources]]) -> None:
         """Set aside what a whole run needs, all of it or nothing, before anything starts.
 
         Args:
-            wanted: Roles, how many processes of each, and what each process needs.
+            demand: Roles, how many processes of each, and what each process needs.
 
         Raises:
-            ConfigError: There is not that much; says at once what is missing, and where.
+            ConfigError: If the resources are not there; names what is missing, and where.
         """
         ...
 
@@ -109,8 +109,8 @@ class Fleet(Protocol):
         """Start one process in what was reserved for its role.
 
         Raises:
-            ConfigError: All of it is taken, or the program does not exist there.
-            PlacementError: The machine that it was to run on was lost. It may be tried again.
+            ConfigError: If all of it is taken, or the program does not exist there.
+            PlacementError: If the machine for it was lost; the call may be retried.
         """
         ...
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vf.cluster.capacity import GIB, NAMES, Node, Wanted, describe, missing
+from vf.cluster.capacity import GIB, NAMES, Demand, Node, describe, missing
 from vf.cluster.fleet import Resources
 from vf.runtime.errors import ConfigError
 
@@ -47,9 +47,9 @@ class NodeSize:
 
         Args:
             needed: GPUs of the whole run.
-            gpus: Of a node.
-            cpus: Of a node.
-            memory: Of a node, in GiB.
+            gpus: GPUs of a node.
+            cpus: CPU cores of a node.
+            memory: Memory of a node, in GiB.
         """
         taken = min(NODE_GPUS, needed) if gpus is None else gpus
         shares = max(2, taken)
@@ -62,29 +62,29 @@ class NodeSize:
         return Resources(self.cpus, self.gpus, self.memory * GIB)
 
 
-def nodes_needed(wanted: Wanted, node: NodeSize) -> int:
+def nodes_needed(demand: Demand, node: NodeSize) -> int:
     """Return how many nodes hold the processes of a run.
 
     Raises:
-        ConfigError: A process fits on none.
+        ConfigError: If a process fits on no node.
     """
-    each = Node("a node", node.resources)
-    for role, count, size in wanted:
-        if count and missing([(role, 1, size)], [each]):
+    empty = Node("a node", node.resources)
+    for role, count, size in demand:
+        if count and missing([(role, 1, size)], [empty]):
             raise ConfigError(
                 f"no node has room for one {NAMES[role]} with {describe(size)}: a node has "
-                f"{describe(each.has)}. Say what nodes have with --gpus-per-node, --cpus-per-node "
+                f"{describe(empty.has)}. Say what nodes have with --gpus-per-node, --cpus-per-node "
                 "and --memory-per-node, or ask for less"
             )
-    most = sum(count for _, count, _ in wanted)
-    return next(nodes for nodes in range(1, most + 1) if not missing(wanted, [each] * nodes))
+    most = sum(count for _, count, _ in demand)
+    return next(nodes for nodes in range(1, most + 1) if not missing(demand, [empty] * nodes))
 
 
-def roles(wanted: Wanted) -> list[str]:
+def roles(demand: Demand) -> list[str]:
     """Return the processes of a run in words, a line for each role."""
     return [
         f"{count} {NAMES[role]}{'s' * (count != 1)}, each with {describe(size)}"
-        for role, count, size in wanted
+        for role, count, size in demand
         if count
     ]
 

@@ -20,9 +20,9 @@ class LocalHandle:
     """A process on this machine; see :class:`~vf.cluster.fleet.Handle`.
 
     Args:
-        role: What it is.
-        port: On which it was to listen.
-        process: Runs.
+        role: Role of the process.
+        port: Port that it listens on.
+        process: The running process.
         devices: The GPUs that it has to itself.
     """
 
@@ -69,17 +69,17 @@ class LocalFleet:
         self._handles: list[LocalHandle] = []
         self._lock = threading.Lock()
 
-    def reserve(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
+    def reserve(self, demand: Sequence[tuple[Role, int, Resources]]) -> None:
         """Set aside what a run needs; a later call replaces what it says about the same roles.
 
         Raises:
-            ConfigError: There are not that many GPUs.
+            ConfigError: If there are not that many GPUs.
         """
         with self._lock:
-            reserved = self._reserved | {role: [] for role, _, _ in wanted}
-            for role, count, each in wanted:
-                reserved[role] = [*reserved[role], *[each] * count]
-            gpus = {role: sum(each.gpus for each in places) for role, places in reserved.items()}
+            reserved = self._reserved | {role: [] for role, _, _ in demand}
+            for role, count, size in demand:
+                reserved[role] = [*reserved[role], *[size] * count]
+            gpus = {role: sum(size.gpus for size in sizes) for role, sizes in reserved.items()}
             if sum(gpus.values()) > len(self._devices):
                 parts = " and ".join(f"{n} for {role}s" for role, n in gpus.items() if n)
                 raise ConfigError(
@@ -92,14 +92,14 @@ class LocalFleet:
         """Start one process; see :class:`~vf.cluster.fleet.Fleet`.
 
         Raises:
-            ConfigError: All of its role's places or the GPUs are taken, there is no such program,
-                or the log cannot be written.
+            ConfigError: If all of its role's places or the GPUs are taken, there is no such
+                program, or the log cannot be written.
         """
         with self._lock, ExitStack() as stack:
             live = [handle for handle in self._handles if handle.poll() is None]
-            places = len(self._reserved.get(role, ()))
-            if sum(handle.role == role for handle in live) >= places:
-                raise ConfigError(f"all {places} places that were reserved for {role}s are taken")
+            most = len(self._reserved.get(role, ()))
+            if sum(handle.role == role for handle in live) >= most:
+                raise ConfigError(f"all {most} places that were reserved for {role}s are taken")
             taken = {device for handle in live for device in handle.devices}
             free = [device for device in self._devices if device not in taken]
             if resources.gpus > len(free):

@@ -19,21 +19,21 @@ from vf.runtime.errors import ConfigError
 
 GRACE_SECONDS = 10.0  # for a process whose run is gone, before it is killed
 _SIGNALLED = 128  # the guard's exit code is this plus the signal's number
-_KILLED = {_SIGNALLED + each for each in signal.Signals}
+_KILLED = {_SIGNALLED + number for number in signal.Signals}
 
 
 class Process:
     """Runs a command under a guard (:mod:`vf.runtime.lifeline`).
 
     Args:
-        command: What to start. A program ``python`` is this interpreter.
+        command: Program and arguments. A program ``python`` is this interpreter.
         environ: All its variables.
-        output: Where its output goes; None for that of this process.
-        folder: Where it starts; None for this process's.
+        output: File for its output; None for this process's output.
+        folder: Working directory; None for this process's.
         through: Command that runs the guard, if that must not be a child of this process.
 
     Raises:
-        ConfigError: There is no such program.
+        ConfigError: If there is no such program.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ def open_log(log: Path) -> BinaryIO:
     """Return a file that output can be appended to, with the folders that lead to it.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: If the file cannot be written.
     """
     try:
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ def load_ray() -> Any:
     """Return the package ``ray``.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: If Ray is not installed.
     """
     try:
         return load("ray", "ray")
@@ -48,13 +48,13 @@ def connect(address: str, namespace: str, runtime_env: Mapping[str, Any]) -> Any
     Args:
         address: ``auto`` for the cluster that this machine is in, or ``HOST:PORT`` of its control
             service, which is usually on port 6379.
-        namespace: Of what is created.
-        runtime_env: What Ray brings to the machines before a process starts there. In a submitted
-            job that is the job's.
+        namespace: Ray namespace of what is created.
+        runtime_env: Ray's ``runtime_env``, set up on the machines before a process starts
+            there. In a submitted job that is the job's.
 
     Raises:
-        ConfigError: Ray is not installed, no cluster answers there, this machine is not in it, or
-            has another version of Ray or Python.
+        ConfigError: If Ray is not installed, no cluster answers there, this machine is not in it,
+            or has another version of Ray or Python.
     """
     ray = load_ray()
     check_address(address)
@@ -92,7 +92,7 @@ def check_address(address: str) -> None:
     """Find out whether anything listens at an address, for Ray would try for minutes.
 
     Raises:
-        ConfigError: Nothing does, or it is not an address.
+        ConfigError: If nothing answers there, or it is not an address.
     """
     where = f"cluster.address = {address!r}"
     if address == AUTO:
@@ -131,8 +131,10 @@ def free(ray: Any) -> Resources:
     return _resources(ray.available_resources())
 
 
-def _resources(found: Mapping[str, float]) -> Resources:
-    return Resources(found.get("CPU", 0.0), int(found.get("GPU", 0)), int(found.get("memory", 0)))
+def _resources(amounts: Mapping[str, float]) -> Resources:
+    return Resources(
+        amounts.get("CPU", 0.0), int(amounts.get("GPU", 0)), int(amounts.get("memory", 0))
+    )
 
 
 def check_machines(
@@ -148,12 +150,12 @@ def check_machines(
             :data:`START_SECONDS`.
 
     Raises:
-        ConfigError: A machine cannot run this program, has other versions, a clock that differs,
+        ConfigError: If a machine cannot run this program, has other versions, a clock that differs,
             or does not see a folder.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    own, found = report({}, "this machine"), []
+    own, others = report({}, "this machine"), []
     with _marked(shared) as marks:
 
         def ask(node: str) -> Any:
@@ -173,7 +175,7 @@ def check_machines(
             try:
                 ray.get(ready[0])
                 before = time.time()  # the next report is at once, and says the time
-                each: Report = ray.get(ask(node), timeout=REPORT_SECONDS)
+                other: Report = ray.get(ask(node), timeout=REPORT_SECONDS)
                 after = time.time()
             except ray.exceptions.GetTimeoutError as error:
                 raise ConfigError(_late(_hosts(ray, [node]), REPORT_SECONDS)) from error
@@ -183,14 +185,14 @@ def check_machines(
                     f"{_line(error)}. Start its Ray in the image or environment that this machine "
                     "has, or name the packages in cluster.runtime_env"
                 ) from error
-            ahead = max(0.0, each.clock - after) - max(0.0, before - each.clock)
-            found.append((each, ahead))
-    compare(own, found)
+            ahead = max(0.0, other.clock - after) - max(0.0, before - other.clock)
+            others.append((other, ahead))
+    compare(own, others)
 
 
 def _hosts(ray: Any, nodes: Iterable[str]) -> str:
     """Return the addresses of machines."""
-    hosts = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes()}
+    hosts = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     return ", ".join(sorted(hosts.get(node, node) for node in nodes))
 
 
@@ -202,31 +204,31 @@ def _late(hosts: str, seconds: float) -> str:
     )
 
 
-def compare(own: Report, found: Sequence[tuple[Report, float]]) -> None:
+def compare(own: Report, others: Sequence[tuple[Report, float]]) -> None:
     """Look for machines that differ from this one in what must be equal.
 
     Args:
         own: This machine's report.
-        found: Those of others, each with the seconds by which its clock is ahead.
+        others: The other machines' reports, each with the seconds by which its clock is ahead.
 
     Raises:
-        ConfigError: Some do; names each, and how.
+        ConfigError: If some differ; names each, and how.
     """
     wrong = []
-    for each, ahead in found:
-        for name in sorted({*own.versions, *each.versions}):
-            here, there = own.versions.get(name, "none"), each.versions.get(name, "none")
+    for other, ahead in others:
+        for name in sorted({*own.versions, *other.versions}):
+            here, there = own.versions.get(name, "none"), other.versions.get(name, "none")
             if here != there:
-                wrong.append(f"{each.host} has {name} {there}, and {own.host} {here}")
-        if each.code != own.code and own.versions == each.versions:
-            wrong.append(f"{each.host} has other files of vf-rl than {own.host}")
+                wrong.append(f"{other.host} has {name} {there}, and {own.host} {here}")
+        if other.code != own.code and own.versions == other.versions:
+            wrong.append(f"{other.host} has other files of vf-rl than {own.host}")
         if abs(ahead) > CLOCK_SECONDS:
             side = "ahead of" if ahead > 0 else "behind"
-            wrong.append(f"the clock of {each.host} is {abs(ahead):.0f} s {side} {own.host}'s")
+            wrong.append(f"the clock of {other.host} is {abs(ahead):.0f} s {side} {own.host}'s")
         wrong += [
-            f"{each.host} does not see {folder}, which must be on a file system that all machines "
+            f"{other.host} does not see {folder}, which must be on a file system that all machines "
             "share: set trainer.args.output_dir to such a folder"
-            for folder in each.missing
+            for folder in other.missing
         ]
     if wrong:
         raise ConfigError(
@@ -239,7 +241,7 @@ def _marked(folders: Sequence[Path]) -> Iterator[dict[str, str]]:
     """Put a file into each folder while the block runs; return them by folder.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: If a file cannot be written.
     """
     marks: dict[str, str] = {}
     try:

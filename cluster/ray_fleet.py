@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from vf.cluster.capacity import Wanted, describe, missing
+from vf.cluster.capacity import Demand, describe, missing
 from vf.cluster.fleet import Command, Resources, Role
 from vf.cluster.process import open_log
 from vf.cluster.ray_cluster import check_machines, connect, free, machines
@@ -38,7 +38,7 @@ class Reservation:
         address: Of the cluster.
         namespace: Of the run in it.
         group: The placement group's name.
-        places: Whom each bundle of the group is for, and what it has.
+        bundles: Role and resources of each bundle of the placement group.
         runtime_env: What Ray brings to the machines.
         wait: Seconds for machines that are still to come.
     """
@@ -46,7 +46,7 @@ class Reservation:
     address: str
     namespace: str
     group: str
-    places: list[tuple[Role, Resources]]
+    bundles: list[tuple[Role, Resources]]
     runtime_env: dict[str, Any] = field(default_factory=dict)
     wait: float = 0.0
 
@@ -57,23 +57,23 @@ class Reservation:
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Return what :meth:`to_text` was called on."""
-        found = json.loads(text)
-        found["places"] = [(role, Resources(**each)) for role, each in found["places"]]
-        return cls(**found)
+        fields = json.loads(text)
+        fields["bundles"] = [(role, Resources(**size)) for role, size in fields["bundles"]]
+        return cls(**fields)
 
     def count(self, role: Role) -> int:
         """Return how many places there are for a role."""
-        return sum(each == role for each, _ in self.places)
+        return sum(owner == role for owner, _ in self.bundles)
 
 
 class RayFleet:
     """Places processes on the machines of a Ray cluster.
 
     Args:
-        address: Of the cluster; see :func:`~vf.cluster.ray_cluster.connect`.
+        address: Address of the cluster; see :func:`~vf.cluster.ray_cluster.connect`.
         wait: Seconds for which machines that are still to come are waited for, at first and after
             a loss.
-        runtime_env: What Ray brings to the machines before a process starts there.
+        runtime_env: Ray's ``runtime_env``, set up on the machines before a process starts there.
         shared: Folders that the machines must all see.
 
     Attributes:
@@ -81,7 +81,7 @@ class RayFleet:
         reservation: What was set aside; None before.
 
     Raises:
-        ConfigError: The cluster cannot be reached, or differs from this machine.
+        ConfigError: If the cluster cannot be reached, or differs from this machine.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class RayFleet:
         """Return the fleet of a run's other process, in what the first one has reserved.
 
         Args:
-            reservation: Of the first one.
+            reservation: Reservation of the run's first process.
             host: Address of this machine, if it is known.
 
         Raises:
-            ConfigError: The cluster cannot be reached.
-            PlacementError: The reservation is gone.
+            ConfigError: If the cluster cannot be reached.
+            PlacementError: If the reservation is gone.
         """
         fleet = cls.__new__(cls)
         fleet._namespace = reservation.namespace
@@ -137,26 +137,26 @@ class RayFleet:
         """Whether the cluster has GPUs, or machines that are waited for may have some."""
         return self._wait > 0 or any(node.has.gpus for node in machines(self._ray))
 
-    def reserve(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
+    def reserve(self, demand: Sequence[tuple[Role, int, Resources]]) -> None:
         """Set aside what a whole run needs; see :class:`~vf.cluster.fleet.Fleet`.
 
         Raises:
-            ConfigError: There is not that much, or machines do not fit together.
+            ConfigError: If the cluster is too small, or its machines do not fit together.
         """
         if self.reservation is not None:
-            self._check_reserved(wanted)
+            self._check_reserved(demand)
             return
-        short = missing(wanted, machines(self._ray))
+        short = missing(demand, machines(self._ray))
         if short and not self._wait:
             raise ConfigError(f"the Ray cluster is too small: {short}")
-        pieces = [(role, each) for role, count, each in wanted for _ in range(count)]
+        pieces = [(role, size) for role, count, size in demand for _ in range(count)]
         if not pieces:
             return
         name = f"{self._namespace}-{secrets.token_hex(4)}"
-        bundles = [_bundle(each) for _, each in pieces]
+        bundles = [_bundle(size) for _, size in pieces]
         self._group = self._ray.util.placement_group(bundles, strategy="PACK", name=name)
         try:
-            self._await(wanted)
+            self._await(demand)
             table = self._ray.util.placement_group_table(self._group)
             nodes = sorted(set(table["bundles_to_node_id"].values()))
             check_machines(self._ray, nodes, self._shared, self._wait)
@@ -168,16 +168,16 @@ class RayFleet:
             self._address, self._namespace, name, pieces, environment, self._wait
         )
 
-    def _await(self, wanted: Wanted) -> None:
+    def _await(self, demand: Demand) -> None:
         """Wait until all has been set aside, which makes an autoscaler add machines.
 
         Raises:
-            ConfigError: It has not been in time; says why.
+            ConfigError: If that takes too long; says why.
         """
         seconds = max(GROUP_SECONDS, self._wait)
         if self._group.wait(timeout_seconds=seconds):
             return
-        if short := missing(wanted, machines(self._ray)):
+        if short := missing(demand, machines(self._ray)):
             raise ConfigError(
                 f"the Ray cluster is too small, after cluster.wait = {self._wait:g} s: {short}"
             )
@@ -192,9 +192,9 @@ class RayFleet:
         if self._own and group is not None:
             self._ray.util.remove_placement_group(group)
 
-    def _check_reserved(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
+    def _check_reserved(self, demand: Sequence[tuple[Role, int, Resources]]) -> None:
         assert self.reservation is not None
-        for role, count, _ in wanted:
+        for role, count, _ in demand:
             if count > (there := self.reservation.count(role)):
                 raise ConfigError(f"the run has reserved {there} places for {role}s, not {count}")
 
@@ -204,9 +204,9 @@ class RayFleet:
         It has all that was reserved for it, which may be more than what is asked for here.
 
         Raises:
-            ConfigError: All places of its role are taken, there is no such program there, or the
+            ConfigError: If all places of its role are taken, there is no such program there, or the
                 log cannot be written.
-            PlacementError: Its machine was lost, or no machine was found in time.
+            PlacementError: If its machine was lost, or no machine was found in time.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -232,14 +232,14 @@ class RayFleet:
         """Return a bundle of a role in which nothing runs, and what it has.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: If there is none.
         """
-        places = [] if self.reservation is None else self.reservation.places
-        for index, (each, resources) in enumerate(places):
+        bundles = [] if self.reservation is None else self.reservation.bundles
+        for index, (owner, resources) in enumerate(bundles):
             handle = self._handles.get(index)
-            if each == role and (handle is None or handle.ended):
+            if owner == role and (handle is None or handle.ended):
                 return index, resources
-        count = sum(each == role for each, _ in places)
+        count = sum(owner == role for owner, _ in bundles)
         raise ConfigError(f"all {count} places that were reserved for {role}s are taken")
 
     def stop(self) -> None:
@@ -248,7 +248,7 @@ class RayFleet:
             return
         with self._lock:
             handles, self._handles = self._handles, {}
-        stopping = [threading.Thread(target=each.stop) for each in handles.values()]
+        stopping = [threading.Thread(target=handle.stop) for handle in handles.values()]
         for thread in stopping:
             thread.start()
         for thread in stopping:
@@ -263,8 +263,8 @@ class RayHandle:
     Args:
         ray: The package, connected.
         actor: A :class:`~vf.cluster.ray_node.Post`.
-        role: What the process is.
-        output: Receives what it writes.
+        role: Role of the process.
+        output: Stream that receives its output.
     """
 
     def __init__(self, ray: Any, actor: Any, role: Role, output: BinaryIO) -> None:
@@ -367,5 +367,5 @@ def _bundle(resources: Resources) -> dict[str, float]:
 def _reason(error: BaseException) -> str:
     """Return why Ray lost an actor, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "died" in line.lower() or "node" in line.lower()]
-    return (telling or lines or [type(error).__name__])[-1]
+    relevant = [line for line in lines if "died" in line.lower() or "node" in line.lower()]
+    return (relevant or lines or [type(error).__name__])[-1]

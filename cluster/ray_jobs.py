@@ -29,12 +29,12 @@ def submit_job(
     Args:
         address: ``http://HEAD:8265``.
         command: For a shell on the cluster's head.
-        runtime_env: What Ray brings there; a local ``working_dir`` is uploaded.
+        runtime_env: Ray's ``runtime_env`` for the job; a local ``working_dir`` is uploaded.
         say: Called with what the user should know.
 
     Raises:
-        ConfigError: Nothing answers there, or Ray refuses the job.
-        InfrastructureError: The cluster no longer answers. The job may still run.
+        ConfigError: If nothing answers there, or Ray refuses the job.
+        InfrastructureError: If the cluster no longer answers. The job may still run.
     """
     load_ray()
     try:
@@ -79,7 +79,7 @@ async def _follow(client: Any, job: str) -> int:
     """Print a job's output until it has ended; a connection that breaks is made again.
 
     Raises:
-        _AwayError: None could be made for too long.
+        _AwayError: If no connection was possible for too long.
     """
     from aiohttp import ClientError
 

@@ -59,13 +59,13 @@ class Post:
         """Start the process and return its machine's address, and the port that was found for it.
 
         Args:
-            command: What to start.
+            command: Program and arguments.
             environ: Variables of the process that asks; see :func:`elsewhere`. Those that this
                 machine has by itself keep their values here, except for ``OMP_NUM_THREADS``.
-            folder: Where it starts, if there is such a folder here.
+            folder: Working directory, if there is such a folder here.
 
         Raises:
-            ConfigError: There is no such program here.
+            ConfigError: If there is no such program here.
         """
         port = free_port(self._host)
         command = command.at(self._host, port)
@@ -76,9 +76,9 @@ class Post:
             own[HERE_ONLY] = THREADS
         variables = {**environ, **own, **command.env}
         self._reading, output = os.pipe()
-        place = folder if os.path.isdir(folder) else None
+        directory = folder if os.path.isdir(folder) else None
         try:
-            self._process = Process(command, variables, output, place, THROUGH)
+            self._process = Process(command, variables, output, directory, THROUGH)
         finally:
             os.close(output)
         return self._host, port
@@ -160,11 +160,11 @@ def code_hash() -> str:
     spec = importlib.util.find_spec("vf")
     assert spec is not None
     assert spec.origin is not None
-    root, found = Path(spec.origin).parent, hashlib.sha256()
+    root, digest = Path(spec.origin).parent, hashlib.sha256()
     for folder, folders, files in os.walk(root, followlinks=True):
         folders.sort()
         for name in sorted(files):
             if name.endswith(".py"):
                 path = Path(folder, name)
-                found.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
+                digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -3,17 +3,22 @@
 Reads what people read: Markdown outside of code, the comments, docstrings and messages of Python,
 the names of tests, and the comments and texts of JavaScript. Reports each phrase of
 `prose_words.toml` with its place and a better word, and exits with 1 if there is any.
+
+In the rooms that `prose_words.toml` lists under `[rooms]`, it checks the names in the code and the
+sections of docstrings, too: an entry of `Args:` begins with a noun, one of `Raises:` with "If".
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import io
 import re
 import subprocess
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +41,10 @@ _JAVASCRIPT = re.compile(
 )
 
 
+_ENTRY = re.compile(r" {4}([\w.*]+): (\w+)")  # of a section of a docstring
+_NO_NOUN = re.compile(
+    r"(As|How|If|Is|It|Likewise|Of|On|Said|That|They|What|Where|Which|Who|Whom|Whose)\b"
+)
 _TEST_NAME = re.compile(r"(?<=def test)_\w+")
 
 
@@ -129,6 +138,66 @@ def _python(text: str, *, messages: bool) -> Iterator[tuple[int, int]]:
             begins = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
 
+class Conventions:
+    """What code must keep to in some rooms: names that are nouns, and sections of docstrings.
+
+    Args:
+        rooms: Folders whose Python files are checked.
+        names: Names to avoid, without underscores around them, to better ones.
+        verbs: Those of them that a function may have.
+    """
+
+    def __init__(
+        self, rooms: Sequence[str], names: Mapping[str, str], verbs: Sequence[str]
+    ) -> None:
+        self._rooms = tuple(f"{room}/" for room in rooms)
+        self._names, self._verbs = names, {*verbs}
+
+    def check(self, path: str, text: str) -> Iterator[Finding]:
+        """Yield the findings of a file, in the order of its lines."""
+        if not path.endswith(".py") or not path.startswith(self._rooms):
+            return
+        found = [self._name(path, 1, Path(path).stem)]
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                    found.append(self._name(path, node.lineno, name))
+                case ast.arg(arg=name) | ast.ClassDef(name=name):
+                    found.append(self._name(path, node.lineno, name))
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    if name not in self._verbs:
+                        found.append(self._name(path, node.lineno, name))
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found += _sections(path, node)
+        yield from sorted(filter(None, found), key=lambda finding: finding.line)
+
+    def _name(self, path: str, line: int, name: str) -> Finding | None:
+        better = self._names.get(name.strip("_"))
+        return None if better is None else Finding(path, line, name, better)
+
+
+def _sections(
+    path: str, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+) -> Iterator[Finding]:
+    """Yield the entries of a docstring's `Args:` and `Raises:` that begin with a wrong word."""
+    text = ast.get_docstring(node, clean=False)
+    if text is None:
+        return
+    [first, *_] = node.body
+    section = ""
+    for number, line in enumerate(inspect.cleandoc(text).splitlines()):
+        if not line.startswith(" "):
+            section = line
+        elif entry := _ENTRY.match(line):
+            phrase, better = f"{entry[1]}: {entry[2]} ...", ""
+            if section == "Args:" and _NO_NOUN.match(entry[2]):
+                better = "a noun phrase"
+            elif section == "Raises:" and entry[2] != "If":
+                better = "a condition: If ..."
+            if better:
+                yield Finding(path, first.lineno + number, phrase, better)
+
+
 def files(root: Path) -> Iterator[str]:
     """Yield the files of a repository that hold prose."""
     listed = subprocess.run(
@@ -145,11 +214,14 @@ def files(root: Path) -> Iterator[str]:
 
 def check(root: Path, paths: Iterable[str]) -> list[Finding]:
     """Return what is found in files of a repository."""
-    vocabulary = Vocabulary(tomllib.loads(WORDS.read_text(encoding="utf-8"))["phrases"])
+    words = tomllib.loads(WORDS.read_text(encoding="utf-8"))
+    vocabulary = Vocabulary(words["phrases"])
+    conventions = Conventions(words["rooms"]["clean"], words["names"], words["rooms"]["verbs"])
+    texts = ((path, (root / path).read_text(encoding="utf-8")) for path in paths)
     return [
         finding
-        for path in paths
-        for finding in vocabulary.check(path, (root / path).read_text(encoding="utf-8"))
+        for path, text in texts
+        for finding in (*vocabulary.check(path, text), *conventions.check(path, text))
     ]
 
 

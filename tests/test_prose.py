@@ -65,3 +65,39 @@ def test_only_prose_of_the_repository_is_read(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("ignored.md\n")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     assert sorted(check_prose.files(tmp_path)) == ["a.js", "a.md", "a.py"]
+
+
+CLUSTER = '''
+class Lease:
+    """A machine.
+
+    Args:
+        host: Address of the machine.
+        role: What it does.
+        wait: Whether to wait
+            Of course.
+
+    Raises:
+        ConfigError: If there is none.
+        ValueError: It is taken.
+    """
+
+    def place(self, each: int) -> None:
+        self._said = found = [known for known in (each, self.place)]
+'''
+
+
+def test_names_and_sections_are_checked_in_the_rooms_that_keep_to_them(tmp_path: Path) -> None:
+    paths = ["cluster/a.py", "cluster/voids.py", "tests/cluster/a.py"]
+    for path in paths:
+        (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / path).write_text("" if "voids" in path else CLUSTER)
+    assert [(each.path, each.line, each.phrase) for each in check_prose.check(tmp_path, paths)] == [
+        ("cluster/a.py", 7, "role: What ..."),
+        ("cluster/a.py", 13, "ValueError: It ..."),
+        ("cluster/a.py", 16, "each"),
+        ("cluster/a.py", 17, "_said"),
+        ("cluster/a.py", 17, "found"),
+        ("cluster/a.py", 17, "known"),
+        ("cluster/voids.py", 1, "voids"),
+    ]

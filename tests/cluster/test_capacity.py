@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from vf.cluster.capacity import GIB, Node, Wanted, missing
+from vf.cluster.capacity import GIB, Demand, Node, missing
 from vf.cluster.fleet import Resources
 
 SMALL = Node("10.0.0.1", Resources(cpus=8, gpus=2, memory=32 * GIB))
 LARGE = Node("10.0.0.2", Resources(cpus=16, gpus=8, memory=64 * GIB))
-RANKS: Wanted = [("rank", 2, Resources(cpus=2, gpus=1))]
+RANKS: Demand = [("rank", 2, Resources(cpus=2, gpus=1))]
 
 
 def test_what_fits_is_not_missing() -> None:
-    wanted: Wanted = [*RANKS, ("server", 2, Resources(4, 4, 16 * GIB)), ("worker", 3, Resources())]
-    assert missing(wanted, [SMALL, LARGE]) is None
+    demand: Demand = [*RANKS, ("server", 2, Resources(4, 4, 16 * GIB)), ("worker", 3, Resources())]
+    assert missing(demand, [SMALL, LARGE]) is None
 
 
 @pytest.mark.parametrize(
-    ("wanted", "nodes", "said"),
+    ("demand", "nodes", "said"),
     [
         (RANKS, [], "2 GPUs are missing"),
         ([("worker", 9, Resources())], [SMALL], "1 CPU are missing"),
@@ -31,9 +31,9 @@ def test_what_fits_is_not_missing() -> None:
     ],
 )
 def test_the_first_thing_that_is_missing_is_named(
-    wanted: Wanted, nodes: list[Node], said: str
+    demand: Demand, nodes: list[Node], said: str
 ) -> None:
-    text = missing(wanted, nodes)
+    text = missing(demand, nodes)
     assert text is not None
     assert text.startswith(said)
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.waiting import wait_until
-from vf.cluster.capacity import Wanted
+from vf.cluster.capacity import Demand
 from vf.cluster.fleet import Resources
 from vf.cluster.launch_files import (
     Job,
@@ -34,7 +34,7 @@ JOB = Job("a model in a place", "run", "", 1, NodeSize(0, 2, 16), False, ["all o
 
 
 @pytest.mark.parametrize(
-    ("wanted", "gpus", "cpus", "nodes"),
+    ("demand", "gpus", "cpus", "nodes"),
     [
         ([("rank", 1, Resources(1, 1))], 8, 16, 1),
         ([("rank", 6, Resources(1, 1)), ("server", 2, Resources(1, 1))], 8, 16, 1),
@@ -47,15 +47,15 @@ JOB = Job("a model in a place", "run", "", 1, NodeSize(0, 2, 16), False, ["all o
     ],
 )
 def test_nodes_are_as_many_as_the_processes_fill(
-    wanted: Wanted, gpus: int, cpus: int, nodes: int
+    demand: Demand, gpus: int, cpus: int, nodes: int
 ) -> None:
-    assert nodes_needed(wanted, NodeSize(gpus, cpus, 64)) == nodes
+    assert nodes_needed(demand, NodeSize(gpus, cpus, 64)) == nodes
 
 
 def test_a_process_larger_than_a_node_is_refused_with_both_sizes() -> None:
-    wanted: Wanted = [("rank", 1, Resources(1, 1)), ("server", 1, Resources(1, 16))]
+    demand: Demand = [("rank", 1, Resources(1, 1)), ("server", 1, Resources(1, 16))]
     with pytest.raises(ConfigError, match=r"one inference server with 1 CPU, 16 GPUs: a node has "):
-        nodes_needed(wanted, NodeSize(8, 64, 512))
+        nodes_needed(demand, NodeSize(8, 64, 512))
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_a_name_is_one_that_kubernetes_takes(text: str, name: str) -> None:
 
 
 def test_roles_are_named_in_words() -> None:
-    wanted: Wanted = [
+    demand: Demand = [
         ("rank", 2, Resources(4, 1)),
         ("worker", 0, Resources()),
         ("server", 1, Resources()),
     ]
-    assert roles(wanted) == [
+    assert roles(demand) == [
         "2 trainer ranks, each with 4 CPUs, 1 GPU",
         "1 inference server, each with 1 CPU",
     ]
