@@ -14,10 +14,10 @@ from typing import Any
 import pydantic_core
 
 from vf.environments.environment import Environment
-from vf.environments.offered import offered_tools
 from vf.environments.registry import make
 from vf.environments.runner import repeat_lost, rollout
 from vf.environments.sandboxes import check_sandboxes, image_stats
+from vf.environments.tool_schemas import tool_schemas
 from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
 from vf.evaluation.fingerprint import FORMAT, describe_environment
@@ -256,7 +256,7 @@ async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress)
     for place in places:
         await call(place.environment.check)
         check_sandboxes(place.environment, place.tasks)
-        place.tools = await offered_tools(place.environment, place.tasks[0])
+        place.tools = await tool_schemas(place.environment, place.tasks[0])
     for model in config.models:
         mine = [part for part in parts if part.model is model]
         if not mine:

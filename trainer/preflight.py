@@ -10,8 +10,8 @@ from typing import Any
 from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
 from vf.environments.multi_agent import MultiAgentEnvironment
-from vf.environments.offered import offered_tools
 from vf.environments.sandboxes import check_sandboxes, most_containers
+from vf.environments.tool_schemas import tool_schemas
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import find_model
 from vf.inference.ports import choose_port
@@ -139,7 +139,7 @@ def _member(
         _check_roles(environment, tasks, args)
     if args.teacher_privileged:
         check_privileged(environment, tasks[0], renderer)
-    tools = asyncio.run(offered_tools(environment, tasks[0]))
+    tools = asyncio.run(tool_schemas(environment, tasks[0]))
     check_kind(verdicts, "tools" if tools else "plain")
     if tools and not shows_tools(renderer):
         raise ConfigError(f"environment {environment.id!r} has tools, but {HIDES_TOOLS}")

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from vf.environments.bundled.support.cases import KINDS, Case, draw_case
 from vf.environments.bundled.support.customer import ScriptedCustomer, abilities, goal, persona
+from vf.environments.bundled.support.disclosed import Facts, discloses_private, is_informed
 from vf.environments.bundled.support.policy import POLICY
 from vf.environments.bundled.support.scripts import hacks, solution
 from vf.environments.bundled.support.shop import Order, dollars
-from vf.environments.bundled.support.told import Facts, tells_private, told
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import distinct_tasks, split_sizes
 from vf.environments.players import PlayedBy
@@ -33,8 +33,8 @@ _LEFT = "(The customer has left the chat. Finish the case.)"
 
 
 def _record(trace: Trace) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = trace.info.get("support_desk", {})
-    return found
+    record: Mapping[str, Any] = trace.info.get("support_desk", {})
+    return record
 
 
 def solved(trace: Trace) -> float:
@@ -62,7 +62,7 @@ def finished(trace: Trace) -> float:
 
 
 def kept_private(trace: Trace) -> bool:
-    """Whether no message told where somebody lives, or their number, who was not verified."""
+    """Whether no address or phone number of an unverified customer was disclosed."""
     return bool(_record(trace).get("private", True))
 
 
@@ -161,7 +161,7 @@ class SupportDesk(Environment):
         self.shop = self.case.shop.copy()
         right, self.references = self.case.expected()
         self.right = right.state()
-        self.said: list[Facts] = []
+        self.statements: list[Facts] = []
         self.private, self.closed, self.left = True, False, False
         who = self.user or SimulatedUser(ScriptedCustomer(self.case))
         self.customer = who.begin(
@@ -186,7 +186,7 @@ class SupportDesk(Environment):
         step.info["support_desk"] = {
             "kind": self.case.kind,
             "database": self.shop.state() == self.right,
-            "informed": told(self.case, self.references, self.said),
+            "informed": is_informed(self.case, self.references, self.statements),
             "finished": finished,
             "private": self.private,
         }
@@ -194,14 +194,14 @@ class SupportDesk(Environment):
 
     async def _talk(self, reply: Message) -> Step:
         heard = self.customer.heard(reply)
-        self.said.append(Facts.of(heard))
-        if tells_private(heard, self.shop.customers, self.shop.verified):
+        self.statements.append(Facts.of(heard))
+        if discloses_private(heard, self.shop.customers, self.shop.verified):
             self.private = False
         step = await self.customer.answer(reply)
         if self.customer.ended == STOPPED:
             self.left = True
-            said = [message.content for message in as_messages(step.observation)]
-            return Step("\n".join([*said, _LEFT]))
+            texts = [message.content for message in as_messages(step.observation)]
+            return Step("\n".join([*texts, _LEFT]))
         return step
 
     @tool
@@ -213,12 +213,12 @@ class SupportDesk(Environment):
             postcode: The postcode that the customer gives.
         """
         self._check_open()
-        found = self.shop.find_customer(email, postcode)
-        if found is None:
+        customer = self.shop.find_customer(email, postcode)
+        if customer is None:
             return "No customer has this email address and postcode."
-        orders = ", ".join(each.id for each in self.shop.orders if each.customer == found.id)
-        status = "gold" if found.gold else "standard"
-        return f"{found.name}, status {status}, phone {found.phone}. Orders: {orders}."
+        orders = ", ".join(order.id for order in self.shop.orders if order.customer == customer.id)
+        status = "gold" if customer.gold else "standard"
+        return f"{customer.name}, status {status}, phone {customer.phone}. Orders: {orders}."
 
     @tool
     async def get_order(self, order_id: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import vf
 from vf.environments.environment import Split
-from vf.environments.offered import offered_tools
+from vf.environments.tool_schemas import tool_schemas
 from vf.inference.model import Conversation, Reply
 
 
@@ -194,7 +194,7 @@ def test_what_is_offered_is_known_before_the_first_episode() -> None:
             closed.append(True)
 
     def names(environment: vf.Environment, id: str) -> list[str]:
-        tools = asyncio.run(offered_tools(environment, vf.Task(id, "Ask.")))
+        tools = asyncio.run(tool_schemas(environment, vf.Task(id, "Ask.")))
         return [tool["function"]["name"] for tool in tools]
 
     assert names(Desk(), "red") == ["everywhere", "own"]  # enough to know: nothing is reset

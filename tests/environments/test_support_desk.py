@@ -15,8 +15,8 @@ from aiohttp import web
 import vf
 from tests.inference.local_server import chat_completion, json_answer, serve, tool_call
 from vf.environments.bundled.support.cases import KINDS, Case, draw_case
+from vf.environments.bundled.support.disclosed import Facts, is_informed
 from vf.environments.bundled.support.shop import TODAY
-from vf.environments.bundled.support.told import Facts, told
 from vf.environments.bundled.support_desk import SupportDesk
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.models.scripted_model import Line
@@ -138,7 +138,7 @@ def test_the_customer_may_leave_before_the_case_is_closed() -> None:
 
 def says(case: Case, *messages: str) -> bool:
     _, references = case.expected()
-    return told(case, references, [Facts.of(text) for text in messages])
+    return is_informed(case, references, [Facts.of(text) for text in messages])
 
 
 def test_a_word_after_the_summary_voids_nothing_but_a_second_summary_counts() -> None:

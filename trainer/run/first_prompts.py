@@ -11,8 +11,8 @@ from typing import Any
 
 from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
-from vf.environments.offered import end_episode
 from vf.environments.runner import CLOSE_TIMEOUT
+from vf.environments.tool_schemas import end_episode
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, VfError

@@ -14,7 +14,7 @@ from vf.traces.task import Task
 PATIENCE = 10.0  # seconds for the one `reset`, and again for its `close`
 
 
-async def offered_tools(environment: Environment, task: Task) -> list[dict[str, Any]]:
+async def tool_schemas(environment: Environment, task: Task) -> list[dict[str, Any]]:
     """Return the tools of an environment in OpenAI's format: the definition's, or an episode's.
 
     Where the definition has none and there is a ``reset`` of its own, which may set ``self.tools``,
