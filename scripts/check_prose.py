@@ -145,13 +145,18 @@ class Conventions:
         rooms: Folders whose Python files are checked.
         names: Names to avoid, without underscores around them, to better ones.
         verbs: Those of them that a function may have.
+        kept: Those that must stay, as ``path:name``: what is written to files has them.
     """
 
     def __init__(
-        self, rooms: Sequence[str], names: Mapping[str, str], verbs: Sequence[str]
+        self,
+        rooms: Sequence[str],
+        names: Mapping[str, str],
+        verbs: Sequence[str],
+        kept: Sequence[str],
     ) -> None:
         self._rooms = tuple(f"{room}/" for room in rooms)
-        self._names, self._verbs = names, {*verbs}
+        self._names, self._verbs, self._kept = names, {*verbs}, {*kept}
 
     def check(self, path: str, text: str) -> Iterator[Finding]:
         """Yield the findings of a file, in the order of its lines."""
@@ -172,7 +177,7 @@ class Conventions:
         yield from sorted(filter(None, found), key=lambda finding: finding.line)
 
     def _name(self, path: str, line: int, name: str) -> Finding | None:
-        better = self._names.get(name.strip("_"))
+        better = None if f"{path}:{name}" in self._kept else self._names.get(name.strip("_"))
         return None if better is None else Finding(path, line, name, better)
 
 
@@ -215,8 +220,8 @@ def files(root: Path) -> Iterator[str]:
 def check(root: Path, paths: Iterable[str]) -> list[Finding]:
     """Return what is found in files of a repository."""
     words = tomllib.loads(WORDS.read_text(encoding="utf-8"))
-    vocabulary = Vocabulary(words["phrases"])
-    conventions = Conventions(words["rooms"]["clean"], words["names"], words["rooms"]["verbs"])
+    vocabulary, rooms = Vocabulary(words["phrases"]), words["rooms"]
+    conventions = Conventions(rooms["clean"], words["names"], rooms["verbs"], rooms["kept"])
     texts = ((path, (root / path).read_text(encoding="utf-8")) for path in paths)
     return [
         finding

@@ -49,7 +49,7 @@ class Service(Protocol):
         """Check that it is available: called before a run begins.
 
         Raises:
-            ConfigError: It is not; says how to fix it.
+            ConfigError: If it is not; says how to fix it.
         """
         ...
 
@@ -80,7 +80,7 @@ class ListedLater(Protocol):
         """Ask, unless that is done: awaited before ``bind``, where an episode brings the set.
 
         Raises:
-            ConfigError: Nobody answers, or a tool cannot be used.
+            ConfigError: If nobody answers, or a tool cannot be used.
         """
         ...
 

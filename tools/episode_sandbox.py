@@ -34,10 +34,10 @@ class EpisodeSandbox:
             return self.first_messages(task)
 
     Args:
-        source: Where it comes from. Tools that were given the same source share the sandbox.
+        source: The source that opens it. Tools that were given the same source share the sandbox.
         timing: The episode's ``timing``: its ``"sandbox"`` becomes the seconds spent waiting
             for sandboxes.
-        spec: What it is made from; None for the source's own settings.
+        spec: Spec of the sandbox; None for the source's own settings.
 
     Attributes:
         prepare: Called with the new sandbox, once, when its files are written and before
@@ -79,7 +79,7 @@ class EpisodeSandbox:
         a relative path begins at the directory in which the model's code runs.
 
         Raises:
-            ConfigError: The content is neither text nor bytes, or the sandbox is open already.
+            ConfigError: If the content is neither text nor bytes, or the sandbox is open already.
         """
         if not isinstance(content, str | bytes):
             raise ConfigError(
@@ -103,7 +103,7 @@ class EpisodeSandbox:
         whether it is the code that exceeded one: a tool that ran out of time would not be scored.
 
         Raises:
-            SandboxError: The sandbox failed, does not answer, or the episode has ended.
+            SandboxError: If the sandbox failed, does not answer, or the episode has ended.
         """
         async with self._next() as sandbox:
             return await _answered(action(sandbox), PATIENCE)
@@ -117,13 +117,13 @@ class EpisodeSandbox:
         :meth:`use`.
 
         Args:
-            episode: Whose turn it is.
+            episode: Episode that the call belongs to.
             run: Gets the sandbox and the limit in seconds.
             timeout: Seconds for this call.
 
         Raises:
-            SandboxError: The sandbox failed, does not answer, or the episode has ended.
-            ToolError: There is too much code to run.
+            SandboxError: If the sandbox failed, does not answer, or the episode has ended.
+            ToolError: If there is too much code to run.
         """
         async with self._next() as sandbox:
             if episode.turn != self._turn:
@@ -134,8 +134,8 @@ class EpisodeSandbox:
             limit = min(timeout, of_turn, of_episode)
             if limit <= 0:
                 whole = "episode" if of_episode <= 0 else "turn"
-                said = f"Not run: the calls of this {whole} have used up their time."
-                result = ExecResult(124, stderr=said, timed_out=True)
+                message = f"Not run: the calls of this {whole} have used up their time."
+                result = ExecResult(124, stderr=message, timed_out=True)
             else:
                 try:
                     result = await _answered(run(sandbox, limit), limit + PATIENCE)
@@ -150,11 +150,11 @@ class EpisodeSandbox:
         """Close the episode's sandbox, for good, and open one that nobody has used.
 
         Args:
-            spec: What it is made from; by default, what the episode's was.
+            spec: Spec of the sandbox; by default, what the episode's was.
 
         Raises:
-            ConfigError: The source cannot make such a sandbox.
-            SandboxError: None can be opened.
+            ConfigError: If the source cannot make such a sandbox.
+            SandboxError: If none can be opened.
         """
         await self.close()
         async with AsyncExitStack() as stack:

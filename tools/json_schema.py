@@ -15,26 +15,26 @@ _MOST_FAULTS = 3  # in one message to the model
 _LONGEST_FAULT = 300  # characters
 
 
-def validator(schema: Mapping[str, Any], extra: str, said: str) -> Any:
+def validator(schema: Mapping[str, Any], extra: str, name: str) -> Any:
     """Return a validator of a schema that refers to nothing but itself.
 
     Args:
-        schema: It.
-        extra: What brings the package that checks.
-        said: Whose schema it is, for the errors.
+        schema: The JSON schema.
+        extra: The extra of vf-rl that installs the package that checks.
+        name: Name of the schema in errors.
 
     Raises:
-        ConfigError: The schema is none, or refers to something that is not in it.
+        ConfigError: If the schema is none, or refers to something that is not in it.
     """
     validators: Any = load("jsonschema.validators", extra)
     exceptions: Any = load("jsonschema.exceptions", extra)
     referencing: Any = load("referencing", extra)
-    known: Any = load("referencing.jsonschema", extra)
+    specifications: Any = load("referencing.jsonschema", extra)
     kind = validators.validator_for(schema, default=validators.Draft202012Validator)
     try:
         kind.check_schema(schema)
         resource = referencing.Resource.from_contents(
-            schema, default_specification=known.DRAFT202012
+            schema, default_specification=specifications.DRAFT202012
         )
         root = resource.id() or ""
         resolver = referencing.Registry().with_resource(root, resource).resolver(root)
@@ -52,7 +52,7 @@ def validator(schema: Mapping[str, Any], extra: str, said: str) -> Any:
     ) as error:
         reason = str(getattr(error, "message", error)).partition("\n")[0]
         raise ConfigError(
-            f"{said} is not a JSON schema that can be used: {_short(reason)}. Exclude the tool, or "
+            f"{name} is not a JSON schema that can be used: {_short(reason)}. Exclude the tool, or "
             "fix the server"
         ) from error
     return kind(schema, registry=referencing.Registry())
@@ -74,10 +74,10 @@ def _schemas(schema: object) -> Iterator[dict[str, Any]]:
 
 def faults(validator: Any, value: object) -> str:
     """Say what is wrong with a value by a JSON schema; ``""`` if nothing is."""
-    found = sorted(validator.iter_errors(value), key=lambda error: error.json_path)
+    errors = sorted(validator.iter_errors(value), key=lambda error: error.json_path)
     lines = [
         f"{'.'.join(map(str, error.absolute_path)) or 'arguments'}: {_short(error.message)}"
-        for error in found[:_MOST_FAULTS]
+        for error in errors[:_MOST_FAULTS]
     ]
     return "; ".join(lines)
 

@@ -55,12 +55,12 @@ class PythonTool(_CodeTool):
     """The tool ``python``: an interpreter whose variables live as long as the episode.
 
     Args:
-        source: Where the episode's sandbox comes from, or a function that opens one.
+        source: The source of the episode's sandbox, or a function that opens one.
         timeout: Seconds for one call.
         max_output: Characters of output that the model sees.
 
     Raises:
-        ConfigError: A limit is not positive.
+        ConfigError: If a limit is not positive.
     """
 
     def bind(self, episode: Episode) -> Sequence[Callable[..., Any]]:
@@ -72,12 +72,12 @@ class BashTool(_CodeTool):
     """The tool ``bash``: a shell whose directory and variables live as long as the episode.
 
     Args:
-        source: Where the episode's sandbox comes from, or a function that opens one.
+        source: The source of the episode's sandbox, or a function that opens one.
         timeout: Seconds for one call.
         max_output: Characters of output that the model sees.
 
     Raises:
-        ConfigError: A limit is not positive.
+        ConfigError: If a limit is not positive.
     """
 
     def bind(self, episode: Episode) -> Sequence[Callable[..., Any]]:
@@ -113,11 +113,11 @@ class FileTools:
     """The tools ``list_files``, ``read_file``, ``write_file`` and ``edit_file``.
 
     Args:
-        source: Where the episode's sandbox comes from, or a function that opens one.
+        source: The source of the episode's sandbox, or a function that opens one.
         max_output: Characters of a file that the model sees in one call.
 
     Raises:
-        ConfigError: A limit is not positive.
+        ConfigError: If a limit is not positive.
     """
 
     def __init__(self, source: SandboxSource | OpenSandbox, *, max_output: int = 8000) -> None:
@@ -149,8 +149,8 @@ class _Files:
 
         result = await self._box.run(self.episode, run, 10.0)
         if not result.ok:
-            said = clip(result.stderr.strip(), self.settings.max_output)[0]
-            raise ToolError(said or f"cannot list {path}")
+            problem = clip(result.stderr.strip(), self.settings.max_output)[0]
+            raise ToolError(problem or f"cannot list {path}")
         names = result.stdout.splitlines()
         if len(names) > MAX_LISTED:
             more = (
@@ -164,8 +164,8 @@ class _Files:
 
         Args:
             path: The file.
-            first_line: Where to begin; 1 is the first line.
-            lines: How many lines.
+            first_line: The first line to read; 1 is that of the file.
+            lines: The number of lines.
         """
         if first_line < 1 or lines < 1:
             raise ToolError("first_line and lines must be at least 1")
@@ -198,15 +198,15 @@ class _Files:
         Args:
             path: The file.
             old: The text to replace, exactly as it is in the file; it must be there once.
-            new: What to put in its place.
+            new: The text to put in its place.
         """
         if not old:
             raise ToolError("old is empty; to make a new file, use write_file")
 
         async def edit(sandbox: Sandbox) -> None:
             text = await _read(sandbox, path, exact=True)
-            if (found := text.count(old)) != 1:
-                raise ToolError(f"old is in {path} {found} times, and must be there once")
+            if (count := text.count(old)) != 1:
+                raise ToolError(f"old is in {path} {count} times, and must be there once")
             await _write(sandbox, path, text.replace(old, new))
 
         await self._box.use(edit)
@@ -221,7 +221,7 @@ def describe(result: ExecResult, max_chars: int) -> str:
     """Return how a command or a piece of code ended, as short text for the model.
 
     Args:
-        result: How it ended.
+        result: The result of the command.
         max_chars: Characters kept of stdout, and of stderr: head and tail.
     """
     out, cut_out = clip(result.stdout.rstrip("\n"), max_chars)

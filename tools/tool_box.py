@@ -47,7 +47,7 @@ class ToolBox:
         events: Continue this record; by default an empty one.
 
     Raises:
-        ConfigError: Two tools share a name.
+        ConfigError: If two tools share a name.
     """
 
     def __init__(self, tools: Sequence[Tool], events: list[ToolEvent] | None = None) -> None:
@@ -70,13 +70,13 @@ class ToolBox:
 
         Args:
             calls: The calls of one turn.
-            turn: Which turn, for the events.
+            turn: Number of the turn, for the events.
             timeout: Seconds for each call.
 
         Raises:
-            ToolFailure: A tool raised, or ran out of time. The other calls are cancelled, which
+            ToolFailure: If a tool raised, or ran out of time. The other calls are cancelled, which
                 their events say.
-            ConfigError: A tool is set up wrongly.
+            ConfigError: If a tool is set up wrongly.
         """
         events = [ToolEvent(turn, call.id, call.name, "ok") for call in calls]
         self.events += events
@@ -98,8 +98,8 @@ class ToolBox:
             name = shown(request.name)
             event.kind, event.detail = "unknown_tool", name
             hint = did_you_mean(name, self.tools)
-            known = ", ".join(self.tools) or "none"
-            return f"Error: there is no tool {name!r}.{hint} Tools: {known}."
+            names = ", ".join(self.tools) or "none"
+            return f"Error: there is no tool {name!r}.{hint} Tools: {names}."
         try:
             arguments = tool.validate(request.arguments)
         except ArgumentError as error:
@@ -138,7 +138,7 @@ def _text_of(tool: Tool, result: object) -> str:
     """Return a result as text.
 
     Raises:
-        ToolFailure: It is nothing that a model could read.
+        ToolFailure: If it is nothing that a model could read.
     """
     try:
         return render_result(result)

@@ -104,7 +104,7 @@ class ServerProcess(asyncio.Protocol):
     """One run of a server's command, its children included."""
 
     def __init__(self) -> None:
-        self._said = b""
+        self._stderr = b""
         self._group: int | None = None
         self._ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -117,7 +117,7 @@ class ServerProcess(asyncio.Protocol):
     @property
     def last_words(self) -> str:
         """The end of its standard error."""
-        return self._said.decode(errors="replace").strip()[-LAST:]
+        return self._stderr.decode(errors="replace").strip()[-LAST:]
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[TextIO]:
@@ -153,13 +153,13 @@ class ServerProcess(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Keep the end of what it writes."""
-        self._said += data
+        self._stderr += data
         if self._group is None:
-            first, newline, rest = self._said.partition(b"\n")
+            first, newline, rest = self._stderr.partition(b"\n")
             if not newline:
                 return
-            self._group, self._said = int(first), rest
-        self._said = self._said[-4 * LAST :]
+            self._group, self._stderr = int(first), rest
+        self._stderr = self._stderr[-4 * LAST :]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """All its processes have ended, or have closed their standard error."""

@@ -47,17 +47,17 @@ def select(
     prefix: str,
     where: str,
 ) -> list[ListedTool]:
-    """Return the tools that are wanted, checked.
+    """Return the tools that are selected, checked.
 
     Args:
         listed: All tools of the server, as they are in the protocol.
-        include: Names of those that are wanted; None for all.
+        include: Names of those that are selected; None for all.
         exclude: Names of those that are not.
         prefix: Put before every name.
         where: The server, for the errors.
 
     Raises:
-        ConfigError: A requested name is missing or listed twice, no tool is left, or one
+        ConfigError: If a requested name is missing or listed twice, no tool is left, or one
             has a name or a schema that cannot be used.
     """
     names = [tool["name"] for tool in listed]
@@ -67,14 +67,14 @@ def select(
                 f"{where} has no tool {name!r}.{did_you_mean(name, names)} "
                 f"It has: {', '.join(names) or 'none'}"
             )
-    wanted = [
+    selected = [
         tool
         for tool in listed
         if (include is None or tool["name"] in include) and tool["name"] not in exclude
     ]
-    if not wanted:
+    if not selected:
         raise ConfigError(f"{where} offers no tools, or all of them are excluded")
-    tools = [_checked(tool, prefix, where) for tool in wanted]
+    tools = [_checked(tool, prefix, where) for tool in selected]
     for tool in tools:
         if sum(other.remote == tool.remote for other in tools) > 1:
             raise ConfigError(
@@ -86,15 +86,15 @@ def select(
 def _checked(tool: dict[str, Any], prefix: str, where: str) -> ListedTool:
     remote, schema = tool["name"], tool["inputSchema"]
     name = prefix + remote
-    said = f"{where}: tool {remote!r}"
+    label = f"{where}: tool {remote!r}"
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{said}: {name!r} cannot be a tool's name (1 to 64 letters, digits, _ and -); "
+            f"{label}: {name!r} cannot be a tool's name (1 to 64 letters, digits, _ and -); "
             "exclude it, or rename it on the server"
         )
     if schema.get("type") != "object":
         raise ConfigError(
-            f"{said}: its inputSchema must be of type 'object', and is of {schema.get('type')!r}; "
+            f"{label}: its inputSchema must be of type 'object', and is of {schema.get('type')!r}; "
             "exclude it, or fix the server"
         )
     output = tool.get("outputSchema")
@@ -103,8 +103,8 @@ def _checked(tool: dict[str, Any], prefix: str, where: str) -> ListedTool:
         remote=remote,
         description=(tool.get("description") or tool.get("title") or "").strip(),
         parameters=schema,
-        arguments=validator(schema, "mcp", f"{said}: its inputSchema"),
-        result=None if output is None else validator(output, "mcp", f"{said}: its outputSchema"),
+        arguments=validator(schema, "mcp", f"{label}: its inputSchema"),
+        result=None if output is None else validator(output, "mcp", f"{label}: its outputSchema"),
     )
 
 
@@ -114,13 +114,13 @@ def text_of(result: dict[str, Any]) -> str:
     Args:
         result: The result, as in the protocol.
     """
-    parts = [_told(block) for block in result.get("content", ())]
+    parts = [_text_of(block) for block in result.get("content", ())]
     if not parts and "structuredContent" in result:
         return json.dumps(result["structuredContent"], ensure_ascii=False)
     return "\n".join(parts)
 
 
-def _told(block: dict[str, Any]) -> str:
+def _text_of(block: dict[str, Any]) -> str:
     match block:
         case {"type": "text", "text": str(text)}:
             return text

@@ -26,7 +26,7 @@ class Session:
     whichever comes first.
 
     Args:
-        server: Where it is.
+        server: Address or command of the server.
     """
 
     def __init__(self, server: Server) -> None:
@@ -44,11 +44,11 @@ class Session:
         """Start the server, or connect to it, and shake hands.
 
         Args:
-            server: Where it is.
+            server: Address or command of the server.
             timeout: Seconds that it may take.
 
         Raises:
-            ToolFailure: It cannot be opened; gives the reason and the server's standard error.
+            ToolFailure: If it cannot be opened; gives the reason and the server's standard error.
         """
         session = cls(server)
         ready = asyncio.create_task(session._ready.wait())
@@ -75,20 +75,20 @@ class Session:
             timeout: Seconds for each page of them.
 
         Raises:
-            ToolFailure: The server did not answer, or its list has too many pages.
+            ToolFailure: If the server did not answer, or its list has too many pages.
         """
         types: Any = load("mcp.types", "mcp")
-        found: list[dict[str, Any]] = []
+        tools: list[dict[str, Any]] = []
         cursor = None
         for _ in range(MAX_PAGES):
             params = types.PaginatedRequestParams(cursor=cursor)
             page = await self._ask(
                 self._client.list_tools(params=params), timeout, "list its tools"
             )
-            found += page["tools"]
+            tools += page["tools"]
             cursor = page.get("nextCursor")
             if cursor is None:
-                return found
+                return tools
         raise await self._lost(f"has more than {MAX_PAGES} pages of tools")
 
     async def call(self, name: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
@@ -100,8 +100,8 @@ class Session:
             timeout: Seconds that it may take.
 
         Raises:
-            ToolError: The server does not accept the arguments.
-            ToolFailure: The server died, did not answer in time, or answered nonsense.
+            ToolError: If the server does not accept the arguments.
+            ToolFailure: If the server died, did not answer in time, or answered nonsense.
         """
         types: Any = load("mcp.types", "mcp")
         params = types.CallToolRequestParams(name=name, arguments=arguments)
@@ -109,8 +109,8 @@ class Session:
         if isinstance(types.ClientRequest, type):  # mcp 1 wants every request in a wrapper
             request = types.ClientRequest(request)
         # Not `call_tool`: that checks the result itself, against one page of the list of tools.
-        asked = self._client.send_request(request, types.CallToolResult)
-        return await self._ask(asked, timeout, f"answer a call of {name!r}")
+        pending = self._client.send_request(request, types.CallToolResult)
+        return await self._ask(pending, timeout, f"answer a call of {name!r}")
 
     async def close(self, *, at_once: bool = False) -> None:
         """End the session, and the server if it was started for it. Safe to call twice.
@@ -144,12 +144,12 @@ class Session:
         if self.lost:
             request.close()
             raise await self._lost("was lost")
-        asked = asyncio.create_task(request)
+        pending = asyncio.create_task(request)
         try:
-            await self._first_of(asked, timeout)
-            if not asked.done():
+            await self._first_of(pending, timeout)
+            if not pending.done():
                 raise await self._lost(f"did not {what} within {timeout:g} s")
-            answer: dict[str, Any] = asked.result().model_dump(
+            answer: dict[str, Any] = pending.result().model_dump(
                 mode="json", by_alias=True, exclude_none=True
             )
         except (ToolFailure, asyncio.CancelledError):
@@ -163,14 +163,14 @@ class Session:
                 raise await self._lost(failed) from error
             raise ToolFailure(f"{self._server.name} {failed}") from error
         finally:
-            asked.cancel()
+            pending.cancel()
         return answer
 
     async def _first_of(self, task: asyncio.Task[Any], timeout: float) -> None:
         """Wait for a task, but no longer than its time, or than the session lasts.
 
         Raises:
-            ToolFailure: The session has ended.
+            ToolFailure: If the session has ended.
         """
         first = asyncio.FIRST_COMPLETED
         await asyncio.wait({task, self._owner}, timeout=timeout, return_when=first)
@@ -198,7 +198,7 @@ class EpisodeSession:
     in which the model wrote them.
 
     Args:
-        server: Where it is.
+        server: Address or command of the server.
         start_timeout: Seconds for it to start.
         timing: The episode's ``timing``: its ``"mcp"`` becomes the seconds spent starting.
     """
@@ -215,8 +215,8 @@ class EpisodeSession:
         """Call a tool; see :meth:`Session.call`.
 
         Raises:
-            ToolError: The server does not accept the arguments.
-            ToolFailure: The session is lost, or cannot be opened.
+            ToolError: If the server does not accept the arguments.
+            ToolFailure: If the session is lost, or cannot be opened.
         """
         with off_the_clock():
             await self._turn.acquire()
@@ -252,7 +252,7 @@ class SharedSession:
     The loop's end closes it: asyncio then cancels what still runs, and waits for it.
 
     Args:
-        server: Where it is.
+        server: Address or command of the server.
         start_timeout: Seconds for it to start.
     """
 
@@ -266,8 +266,8 @@ class SharedSession:
         """Call a tool, concurrently with other calls; see :meth:`Session.call`.
 
         Raises:
-            ToolError: The server does not accept the arguments.
-            ToolFailure: The server is lost, or does not start.
+            ToolError: If the server does not accept the arguments.
+            ToolFailure: If the server is lost, or does not start.
         """
         with off_the_clock():
             async with self._opening:

@@ -55,7 +55,7 @@ class McpTools:
         max_output: Characters of a result that the model sees: head and tail.
 
     Raises:
-        ConfigError: The arguments do not fit together, or one is out of range.
+        ConfigError: If the arguments do not fit together, or one is out of range.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class McpTools:
         has listed its tools.
 
         Raises:
-            ConfigError: As :meth:`check`.
+            ConfigError: If :meth:`check` raises it.
         """
         if self._tools is None:
             carry_out(self.check())
@@ -120,7 +120,7 @@ class McpTools:
         """List the server's tools, unless that is done; for a set that ``reset`` makes.
 
         Raises:
-            ConfigError: As :meth:`check`.
+            ConfigError: If :meth:`check` raises it.
         """
         async with self._listing.get():
             if self._tools is None:
@@ -130,7 +130,7 @@ class McpTools:
         """List the server's tools and check that they can be used, before a run begins.
 
         Raises:
-            ConfigError: The server cannot be reached (with its standard error), a tool's
+            ConfigError: If the server cannot be reached (with its standard error), a tool's
                 name or schema cannot be used, or the package is missing.
         """
         load("mcp", "mcp")
@@ -174,7 +174,7 @@ def _check_result(listed: ListedTool, result: dict[str, Any]) -> None:
     """See that a structured result is what the server says that it gives.
 
     Raises:
-        ToolError: It is not; the model receives the error, since the result cannot be trusted.
+        ToolError: If it is not; the model receives the error, since the result cannot be trusted.
     """
     if "structuredContent" not in result:
         fault = "it is not structured"

@@ -56,13 +56,13 @@ def build_index(
             hold no document are logged, unless it is a ``Documents``, which knows them itself.
         path: The index's folder.
         overwrite: Replace an index that is there.
-        language: Whose endings to cut off the words, such as ``english``; None keeps words whole.
-        fields: Which fields of a row hold id, title and text.
+        language: Stemming language, such as ``english``; None disables stemming.
+        fields: The fields of a row hold id, title and text.
         memory_mib: About how much memory to use, in MiB, however many documents there are.
         progress: Show a progress bar.
 
     Raises:
-        ConfigError: There is something at ``path``, a document is wrong (its place is named), an
+        ConfigError: If there is something at ``path``, a document is wrong (its place is named), an
             id comes twice, there are no documents, or the disk refuses.
     """
     target = Path(path).resolve()
@@ -145,10 +145,10 @@ class _Ids:
 
     def _flush(self) -> None:
         marks = ",".join("?" * len(self._new))
-        known = self._database.execute(
+        ids = self._database.execute(
             f"SELECT hash FROM ids WHERE hash IN ({marks})", list(self._new)
         ).fetchall()
-        for (key,) in known:
+        for (key,) in ids:
             _twice(*self._new[key])
         self._database.execute("BEGIN")
         rows = ((key,) for key in self._new)

@@ -55,7 +55,7 @@ class Index(Protocol):
             k: Most documents to return, at least 1.
 
         Raises:
-            ToolFailure: The index is on another machine, which did not answer.
+            ToolFailure: If the index is on another machine, which did not answer.
         """
         ...
 
@@ -63,7 +63,7 @@ class Index(Protocol):
         """Return one document; None if there is none of this id, or the index cannot look it up.
 
         Raises:
-            ToolFailure: The index is on another machine, which did not answer.
+            ToolFailure: If the index is on another machine, which did not answer.
         """
         ...
 
@@ -71,7 +71,7 @@ class Index(Protocol):
         """Check that the index can be searched.
 
         Raises:
-            ConfigError: It cannot; says how to fix it.
+            ConfigError: If it cannot; says how to fix it.
         """
         ...
 

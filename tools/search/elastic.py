@@ -22,9 +22,9 @@ class ElasticIndex:
     it. Replicas may score differently: the searches of an index stay with the same copies.
 
     Args:
-        url: Of the server.
+        url: URL of the server.
         index: Name of the index.
-        client: Which official client: ``elasticsearch`` or ``opensearch``. Each has an extra.
+        client: The official client: ``elasticsearch`` or ``opensearch``. Each has an extra.
         title_field: Field of the title; None if there is none.
         text_field: Field of the text.
         id_field: A keyword field that holds the document id, to break ties by.
@@ -33,7 +33,7 @@ class ElasticIndex:
         settings: More arguments for the client, such as ``basic_auth``.
 
     Raises:
-        ConfigError: The client is not installed, or refuses its arguments.
+        ConfigError: If the client is not installed, or refuses its arguments.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ElasticIndex:
         """Return the best documents for a query in plain words.
 
         Raises:
-            ToolFailure: The server refused or did not answer.
+            ToolFailure: If the server refused or did not answer.
         """
         fields = [self._text] if self._title is None else [self._title, self._text]
         body: dict[str, Any] = {
@@ -103,7 +103,7 @@ class ElasticIndex:
         """Return one document, None if there is none of this id.
 
         Raises:
-            ToolFailure: The server refused or did not answer.
+            ToolFailure: If the server refused or did not answer.
         """
         if not doc_id or len(doc_id.encode("utf-8", "replace")) > 512:  # the servers' own limit
             return None
@@ -118,7 +118,7 @@ class ElasticIndex:
         """Search for a word.
 
         Raises:
-            ConfigError: The server or the index does not answer.
+            ConfigError: If the server or the index does not answer.
         """
         try:
             await self.search("search", 1)

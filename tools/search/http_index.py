@@ -34,7 +34,7 @@ class HttpIndex:
         max_requests: Most concurrent requests.
 
     Raises:
-        ConfigError: The URL is not one, or a number is out of range.
+        ConfigError: If the URL is not one, or a number is out of range.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class HttpIndex:
             self._retrieve, size=batch_size, places=max_requests
         )
         self._fingerprint: str | None = None
-        self._known = False
+        self._has_fingerprint = False
 
     @property
     def fingerprint(self) -> str:
@@ -71,7 +71,7 @@ class HttpIndex:
         """Return the best documents for a query in plain words.
 
         Raises:
-            ToolFailure: The server refused or did not answer, or not with what the protocol says.
+            ToolFailure: If the server refused, did not answer, or broke the protocol.
         """
         return await self._batches.ask((query, k))
 
@@ -79,9 +79,9 @@ class HttpIndex:
         """Return one document; None if the server has none of this id or cannot look it up.
 
         Raises:
-            ToolFailure: The server did not answer.
+            ToolFailure: If the server did not answer.
         """
-        if not self._known:
+        if not self._has_fingerprint:
             await self.search(_PROBE, 1)
         if self._fingerprint is None:
             return None
@@ -96,7 +96,7 @@ class HttpIndex:
         """Ask the server something.
 
         Raises:
-            ConfigError: It does not answer.
+            ConfigError: If it does not answer.
         """
         try:
             await self.search(_PROBE, 1)
@@ -111,25 +111,28 @@ class HttpIndex:
         if client is not None:
             await client.close()
 
-    async def _retrieve(self, asked: list[tuple[str, int]]) -> list[list[Hit]]:
+    async def _retrieve(self, queries: list[tuple[str, int]]) -> list[list[Hit]]:
         body = {
-            "queries": [clean(query) for query, _ in asked],
-            "topk": max(k for _, k in asked),
+            "queries": [clean(query) for query, _ in queries],
+            "topk": max(k for _, k in queries),
             "return_scores": True,
         }
         answer = await self._post("/retrieve", body)
         try:
-            found = [hits_from_json(result) for result in answer["result"]]
-            if len(found) != len(asked):
-                raise ValueError(f"{len(found)} results for {len(asked)} queries")
+            results = [hits_from_json(result) for result in answer["result"]]
+            if len(results) != len(queries):
+                raise ValueError(f"{len(results)} results for {len(queries)} queries")
         except (KeyError, TypeError, ValueError) as error:
             raise ToolFailure(
                 f"{self.url}/retrieve does not speak Search-R1's protocol ({error}): "
                 f"{_start(answer)}"
             ) from error
-        told = answer.get("index")
-        self._fingerprint, self._known = told if isinstance(told, str) else None, True
-        return [hits[:k] for hits, (_, k) in zip(found, asked, strict=True)]
+        fingerprint = answer.get("index")
+        self._fingerprint, self._has_fingerprint = (
+            fingerprint if isinstance(fingerprint, str) else None,
+            True,
+        )
+        return [hits[:k] for hits, (_, k) in zip(results, queries, strict=True)]
 
     async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -43,11 +43,11 @@ def build_app(index: Index, *, default_topk: int = 3, host: str = "127.0.0.1") -
 
     Args:
         index: Any index, also another server's.
-        default_topk: How many documents a request gets that does not say.
-        host: Where it is served.
+        default_topk: Documents per query of a request that does not say.
+        host: Address that it listens on.
 
     Raises:
-        ConfigError: starlette is not installed.
+        ConfigError: If starlette is not installed.
     """
     load("starlette", "search")
     from starlette.applications import Starlette
@@ -69,13 +69,13 @@ def serve(index: Index, *, host: str = "127.0.0.1", port: int = 8000) -> None:
     """Serve an index until the process is stopped.
 
     Args:
-        index: What to serve.
-        host: Where to listen. The server has no passwords: other than on 127.0.0.1, anyone
+        index: The index to serve.
+        host: Address to listen on. The server has no passwords: other than on 127.0.0.1, anyone
             who reaches the port can read the documents.
-        port: Where to listen; 0 takes a free one, which is printed.
+        port: Port to listen on; 0 takes a free one, which is printed.
 
     Raises:
-        ConfigError: uvicorn is not installed.
+        ConfigError: If uvicorn is not installed.
     """
     uvicorn = load("uvicorn", "search")
     uvicorn.run(
@@ -97,7 +97,7 @@ class _Server:
             return _error(body, 400)
         topk = body.topk or self.default_topk
         try:
-            found = await asyncio.gather(*(self.index.search(q, topk) for q in body.queries))
+            results = await asyncio.gather(*(self.index.search(q, topk) for q in body.queries))
         except ToolFailure as error:
             return _error(str(error), 502)
         result: list[list[Any]] = [
@@ -107,7 +107,7 @@ class _Server:
                 else document_to_json(hit.document)
                 for hit in hits
             ]
-            for hits in found
+            for hits in results
         ]
         return _json({"result": result, "index": self.index.fingerprint})
 
@@ -116,10 +116,12 @@ class _Server:
         if isinstance(body, str):
             return _error(body, 400)
         try:
-            found = await asyncio.gather(*(self.index.open(doc_id) for doc_id in body.ids))
+            opened = await asyncio.gather(*(self.index.open(doc_id) for doc_id in body.ids))
         except ToolFailure as error:
             return _error(str(error), 502)
-        documents = [None if document is None else document_to_json(document) for document in found]
+        documents = [
+            None if document is None else document_to_json(document) for document in opened
+        ]
         return _json({"documents": documents, "index": self.index.fingerprint})
 
 

@@ -64,8 +64,8 @@ def shown_id(doc_id: str) -> str:
 
 def result(doc_id: str, title: str, text: str, *, seen: bool) -> str:
     """Return one result of a search. All three are as they are shown."""
-    known = ' seen="before"' if seen else ""
-    return f'<result id="{doc_id}" title="{title}"{known}>\n{text}\n</result>'
+    attribute = ' seen="before"' if seen else ""
+    return f'<result id="{doc_id}" title="{title}"{attribute}>\n{text}\n</result>'
 
 
 def result_ids(text: str) -> list[str]:
@@ -76,5 +76,5 @@ def result_ids(text: str) -> list[str]:
 def document(doc_id: str, title: str, text: str, *, section: int, sections: int, seen: bool) -> str:
     """Return one section of a document. All three are as they are shown."""
     part = f' section="{section} of {sections}"' if sections > 1 else ""
-    known = ' seen="before"' if seen else ""
-    return f'<document id="{doc_id}" title="{title}"{part}{known}>\n{text}\n</document>'
+    attribute = ' seen="before"' if seen else ""
+    return f'<document id="{doc_id}" title="{title}"{part}{attribute}>\n{text}\n</document>'

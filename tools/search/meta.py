@@ -42,7 +42,7 @@ class IndexMeta:
         """Read it from an index's folder.
 
         Raises:
-            ConfigError: There is no index, or it is of another format.
+            ConfigError: If there is no index, or it is of another format.
         """
         path = folder / META_FILE
         try:

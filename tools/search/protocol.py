@@ -30,7 +30,7 @@ def document_from_json(raw: object) -> Document:
     """Read a document; where it has no id, its id is a hash of its contents.
 
     Raises:
-        ValueError: It is none.
+        ValueError: If it is not a document.
     """
     if isinstance(raw, str):
         raw = {"contents": raw}
@@ -56,7 +56,7 @@ def hits_from_json(raw: object) -> list[Hit]:
     Documents without scores keep the order in which they came.
 
     Raises:
-        ValueError: It is none.
+        ValueError: If it is not such a result.
     """
     if not isinstance(raw, list):
         raise ValueError(f"a query's result is {type(raw).__name__}, not a list")

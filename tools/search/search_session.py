@@ -88,7 +88,7 @@ class SearchSession:
     one after the other.
 
     Args:
-        index: What is searched.
+        index: The index.
         log: The record.
         max_k: The most results that may be asked for.
         max_result_tokens: The most tokens of one answer.
@@ -125,8 +125,8 @@ class SearchSession:
         """Answer a search.
 
         Raises:
-            ToolError: The query is empty or too long, or ``k`` is out of range.
-            ToolFailure: The index did not answer.
+            ToolError: If the query is empty or too long, or ``k`` is out of range.
+            ToolFailure: If the index did not answer.
         """
         if not query.strip():
             raise ToolError("the query is empty; write the words to look for")
@@ -150,11 +150,11 @@ class SearchSession:
 
         Args:
             doc_id: Its id.
-            section: Which section of a long document; the first is 1.
+            section: Number of the section of a long document; the first is 1.
 
         Raises:
-            ToolError: There is no such document or section.
-            ToolFailure: The index did not answer.
+            ToolError: If there is no such document or section.
+            ToolFailure: If the index did not answer.
         """
         async with self._turn() as my_turn:
             await my_turn()

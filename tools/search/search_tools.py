@@ -42,7 +42,7 @@ class SearchTools:
             ``lambda text: len(tokenizer.encode(text))`` the budget is exact.
 
     Raises:
-        ConfigError: A number is out of range, or the index cannot be opened.
+        ConfigError: If a number is out of range, or the index cannot be opened.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class SearchTools:
         """Check that the index can be searched, before a run begins.
 
         Raises:
-            ConfigError: It cannot.
+            ConfigError: If it cannot.
         """
         try:
             await self.index.check()
@@ -114,7 +114,7 @@ def open_index(path: str | Path) -> Index:
         path: The folder, or ``http://host:port`` of a server that speaks Search-R1's protocol.
 
     Raises:
-        ConfigError: There is no index, it cannot be read, the URL is not one, or a package is
+        ConfigError: If there is no index, it cannot be read, the URL is not one, or a package is
             missing.
     """
     if str(path).startswith(("http://", "https://")):

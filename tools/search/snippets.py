@@ -22,7 +22,7 @@ def snippet(text: str, query: str, limit: int, count: CountTokens) -> str:
 
     Args:
         text: A document's text.
-        query: What was searched for.
+        query: The query that was searched for.
         limit: Most tokens.
         count: Counts tokens.
     """
@@ -46,7 +46,7 @@ def window(text: str, query: str, width: int) -> tuple[int, int]:
 
     Args:
         text: A document's text.
-        query: What was searched for.
+        query: The query that was searched for.
         width: Characters.
     """
     if len(text) <= width:

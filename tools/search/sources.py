@@ -52,10 +52,10 @@ class Documents(Progress):
             ``.tsv`` (each also with ``.gz``) or ``.parquet``; ``hf:NAME``, ``hf:NAME:CONFIG`` or
             ``hf:NAME@SPLIT`` for a Hugging Face dataset, streamed; a list of these; or an iterable
             of documents or mappings, such as a loaded dataset.
-        fields: Which fields of a row hold what.
+        fields: The fields of a row that hold id, title and text.
 
     Raises:
-        ConfigError: The source cannot be read, or a row (named by its place) is wrong.
+        ConfigError: If the source cannot be read, or a row (named by its place) is wrong.
     """
 
     def __init__(self, source: Source, fields: Fields = USUAL) -> None:
@@ -122,17 +122,17 @@ def _field(
     usual: tuple[str, ...],
 ) -> str:
     names = usual if name is None else (name,)
-    found = next((key for key in names if row.get(key) is not None), None)
-    if found is None:
+    column = next((key for key in names if row.get(key) is not None), None)
+    if column is None:
         has = ", ".join(map(str, row)) or "nothing"
-        wanted = " or ".join(repr(key) for key in names)
-        raise ConfigError(f"{where}: the field {wanted} ({role}) is missing; it has: {has}")
-    value = row[found]
+        expected = " or ".join(repr(key) for key in names)
+        raise ConfigError(f"{where}: the field {expected} ({role}) is missing; it has: {has}")
+    value = row[column]
     if role == "id" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
         raise ConfigError(
-            f"{where}: the field {found!r} ({role}) is {type(value).__name__}, not text"
+            f"{where}: the field {column!r} ({role}) is {type(value).__name__}, not text"
         )
     return value
 

@@ -46,10 +46,10 @@ def make_analyzer(language: str | None) -> tantivy.TextAnalyzer:
     """Return what makes words of a text: lower case, no accents, no endings.
 
     Args:
-        language: Whose endings to cut off, such as ``english``; None keeps words whole.
+        language: Stemming language, such as ``english``; None disables stemming.
 
     Raises:
-        ConfigError: No stemmer knows the language.
+        ConfigError: If no stemmer knows the language.
     """
     tantivy = load("tantivy", "search")
     filters = tantivy.Filter
@@ -74,7 +74,7 @@ class TantivyIndex:
         path: The index's folder.
 
     Raises:
-        ConfigError: There is no index, it cannot be read, or tantivy is not installed.
+        ConfigError: If there is no index, it cannot be read, or tantivy is not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -95,7 +95,7 @@ class TantivyIndex:
             ) from error
         self._schema = self._index.schema
         self._batches: Batcher[tuple[str, int], list[Hit]] = Batcher(
-            lambda asked: call(self._find_all, asked), size=_BATCH, places=_cores(), spread=True
+            lambda queries: call(self._find_all, queries), size=_BATCH, places=_cores(), spread=True
         )
 
     @property
@@ -114,8 +114,8 @@ class TantivyIndex:
 
     async def open(self, doc_id: str) -> Document | None:
         """Return one document, None if there is none of this id."""
-        found: Document | None = await call(self.fetch, doc_id)
-        return found
+        document: Document | None = await call(self.fetch, doc_id)
+        return document
 
     async def check(self) -> None:
         """Nothing to look for: it is open."""
@@ -135,8 +135,8 @@ class TantivyIndex:
             (self._tantivy.Occur.Should, query_of.term_query(schema, "words", word, "freq"))
             for word in words
         ]
-        found = self._best(query_of.boolean_query(any_of), k)
-        hits = [Hit(self._document(address), score) for score, address in found]
+        best = self._best(query_of.boolean_query(any_of), k)
+        hits = [Hit(self._document(address), score) for score, address in best]
         hits.sort(key=lambda hit: (-hit.score, hit.document.id))
         return hits[:k]
 
@@ -144,11 +144,11 @@ class TantivyIndex:
         """Look a document up, and block until it is done: :meth:`open` for threads."""
         key = doc_id.encode("utf-8", "replace").decode()
         query = self._tantivy.Query.term_query(self._schema, "id", key, "basic")
-        found = self._searcher.search(query, 1, count=False).hits
-        return self._document(found[0][1]) if found else None
+        hits = self._searcher.search(query, 1, count=False).hits
+        return self._document(hits[0][1]) if hits else None
 
-    def _find_all(self, asked: list[tuple[str, int]]) -> list[list[Hit]]:
-        return [self.find(query, k) for query, k in asked]
+    def _find_all(self, queries: list[tuple[str, int]]) -> list[list[Hit]]:
+        return [self.find(query, k) for query, k in queries]
 
     def _best(self, query: Any, k: int) -> list[tuple[float, Any]]:
         """Return the best hits, all that may be among the first ``k`` once ties are broken.
@@ -161,15 +161,15 @@ class TantivyIndex:
             return self._searcher.search(query, k, count=False).hits  # type: ignore[no-any-return]
         limit = k + 1
         while True:
-            found = self._searcher.search(query, limit, count=False).hits
-            if len(found) < limit or found[-1][0] < found[k - 1][0] or limit >= _MOST_TIES:
+            hits = self._searcher.search(query, limit, count=False).hits
+            if len(hits) < limit or hits[-1][0] < hits[k - 1][0] or limit >= _MOST_TIES:
                 break
             limit = min(8 * limit, max(_MOST_TIES, k + 1))
-        if len(found) <= k:
-            return found  # type: ignore[no-any-return]
-        last = found[k - 1][0]
+        if len(hits) <= k:
+            return hits  # type: ignore[no-any-return]
+        last = hits[k - 1][0]
         kept, ties = [], dict[int, int]()
-        for score, address in found:
+        for score, address in hits:
             if score == last:
                 ties[address.segment_ord] = ties.get(address.segment_ord, 0) + 1
                 if ties[address.segment_ord] > k:

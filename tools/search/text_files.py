@@ -56,16 +56,17 @@ class TextFiles:
         """Find them; folders are searched with all folders in them, links to folders excepted.
 
         Raises:
-            ConfigError: There is no such file or folder, it cannot be read, or is of another kind.
+            ConfigError: If there is no such file or folder, or it cannot be read or is of another
+                kind.
         """
-        found, folders = cls(), []
+        files, folders = cls(), []
         for name in sources:
             path = Path(name).expanduser()
             if name.startswith(HUB):
-                found.others.append(name)
+                files.others.append(name)
             elif path.is_dir():
                 folders.append(os.path.abspath(path))
-                found._search(path)
+                files._search(path)
             elif not path.exists():
                 raise missing_file(path)
             elif _kind(path) not in (*ENDINGS, *ROW_ENDINGS):
@@ -73,18 +74,18 @@ class TextFiles:
                     f"{name}: documents come from a folder, from a file whose name ends in "
                     f"{', '.join((*ENDINGS, *ROW_ENDINGS))}, or from hf:NAME"
                 )
-            elif found._take(path):
+            elif files._take(path):
                 folders.append(os.path.dirname(os.path.abspath(path)))
-        found.texts = list({path.resolve(): path for path in found.texts}.values())
-        found.top = os.path.commonpath(folders) if folders else ""
-        return found
+        files.texts = list({path.resolve(): path for path in files.texts}.values())
+        files.top = os.path.commonpath(folders) if folders else ""
+        return files
 
     def _search(self, top: Path) -> None:
         def refuse(error: OSError) -> None:
             raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
 
-        for place, folders, names in os.walk(top, onerror=refuse):
-            folder = Path(place)
+        for root, folders, names in os.walk(top, onerror=refuse):
+            folder = Path(root)
             for name in sorted(folders + names):
                 if name.startswith("."):
                     self._leave_out("hidden", folder / name)
@@ -113,7 +114,7 @@ class TextFiles:
         """Yield where each document of a file of text stands, and the document.
 
         Raises:
-            ConfigError: A file cannot be read.
+            ConfigError: If a file cannot be read.
         """
         progress.done, progress.total = 0, sum(path.stat().st_size for path in self.texts)
         for path in self.texts:
@@ -194,14 +195,14 @@ def _title_and_text(text: str, path: Path) -> tuple[str, str]:
 
 def _parts(text: str) -> list[str]:
     """Return a text in parts of at most as many characters as a snippet is looked for in."""
-    found = []
+    parts = []
     text = text.strip()
     while len(text) > SEARCHED:
         ends = (text.rfind(mark, SEARCHED // 2, SEARCHED) for mark in ("\n\n", "\n", " "))
         end = next((at for at in ends if at > 0), SEARCHED)
-        found.append(text[:end])
+        parts.append(text[:end])
         text = text[end:].lstrip()
-    return [*found, text] if text or not found else found
+    return [*parts, text] if text or not parts else parts
 
 
 class _Page(HTMLParser):
@@ -221,11 +222,13 @@ class _Page(HTMLParser):
 
     @property
     def title(self) -> str:
-        return next((text for each in self._headings.values() if (text := _one_line(each))), "")
+        return next(
+            (text for heading in self._headings.values() if (text := _one_line(heading))), ""
+        )
 
     @property
     def text(self) -> str:
-        return "\n".join(line for each in self._lines if (line := _one_line(each)))
+        return "\n".join(line for raw in self._lines if (line := _one_line(raw)))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in self._UNSEEN or tag in self._headings or tag == "pre":
