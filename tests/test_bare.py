@@ -60,11 +60,14 @@ def test_a_rollout_and_every_name_of_vf_need_no_extra() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_a_rollout_loads_nothing_of_containers() -> None:
+def test_a_rollout_loads_nothing_of_containers_agents_or_roles() -> None:
     done = run_bare(f"{ROLLOUT}\nprint(*sorted(m for m in sys.modules if m.startswith('vf')))")
     loaded = done.stdout.split()
     sandbox = [name.removeprefix("vf.sandbox") for name in loaded if "vf.sandbox" in name]
     assert sandbox == ["", ".contract", ".source", ".spec"]
+    played = {name.removeprefix("vf.environments.") for name in loaded}
+    assert played & {"agent", "agent_episode", "multi_agent", "roles"} == set()
+    assert len(loaded) <= 65  # packages included
 
 
 def test_every_command_and_registered_environment_is_imported_without_extras() -> None:
