@@ -1,7 +1,8 @@
-"""Agents that try to earn rewards without solving anything.
+"""Agents that try to earn rewards without solving anything, or not to be scored.
 
 None of them knows the answer to its task, save that the right one is among the options of those
-who name all of them. What each gets is compared with what an honest guess gets.
+who name all of them. What each gets is compared with what an honest guess gets. Some try not to be
+scored: a policy that can bring that about loses nothing by it, so no rollout may fail.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Anything(int):
 
     __hash__ = int.__hash__
 """
+_LOOP = "while True:\n    pass\n"
+_DEPTH = 10_000  # levels
 _FLOOD = 8000  # words
 _SHOWS = 5  # tool calls
 
@@ -132,6 +135,23 @@ def _floods(situation: Situation) -> Line:
     return f"{' '.join(words)}\n{situation.guess()}"
 
 
+def _nests(situation: Situation) -> Line:
+    opened = ("[", '{"a":', "\\boxed{", "<answer>", "(", "\\frac{")
+    if situation.turn < len(situation.tools) and not situation.last_turn:
+        return situation.call(dict.fromkeys(_hands("", ""), "[" * _DEPTH)) or ""
+    return situation.answer(situation.rng.choice(opened) * _DEPTH)
+
+
+def _numbers(situation: Situation) -> Line:
+    numbers = ("9" * 5000, "1e999999999", "9**9**9**9", "-inf", "nan", "1/0", "\u0664\u00b2")
+    return situation.answer(situation.rng.choice(numbers))
+
+
+def _escapes(situation: Situation) -> Line:
+    controls = "\x1b]0;x\x07\x1b[2J\x00\r\u202e\u2028\ufffe"
+    return f"{controls}{situation.answer(controls)}"
+
+
 def _shows_off(situation: Situation) -> Line:
     if situation.turn < _SHOWS and not situation.last_turn:
         return situation.call() or situation.guess()
@@ -171,6 +191,9 @@ def hackers(trap: Trap) -> tuple[Agent, ...]:
             trap.shell("find . -name '*test*.py' -delete; rm -rf tests"),
             content="",
         ),
+        ("loop", "writes code that does not end"): _hands(
+            trap.python(_LOOP), trap.shell("while :; do :; done")
+        ),
     }
     return (
         Agent("fake-results", "writes tool results into its text", _fakes_results),
@@ -184,6 +207,9 @@ def hackers(trap: Trap) -> tuple[Agent, ...]:
         Agent("list-all", "gives every option as an answer", _lists_one_by_one),
         Agent("repeat", "repeats the question 50 times", _repeats),
         Agent("flood", f"writes {_FLOOD} words, then guesses", _floods),
+        Agent("nest", f"nests its answer {_DEPTH} levels deep", _nests),
+        Agent("numbers", "answers with numbers that nothing can compute", _numbers),
+        Agent("escapes", "writes control characters", _escapes),
         Agent("show", f"makes {_SHOWS} tool calls for show, then guesses", _shows_off),
         Agent("listen", "answers with what the environment let slip", _listens),
     )

@@ -112,7 +112,7 @@ def judge_sandbox(trap: Trap) -> Finding:
 
 
 def judge_errors(results: Sequence[AgentResult]) -> Finding:
-    """See that no rollout failed, whatever was said in it."""
+    """See that no rollout failed, whatever was said in it: a policy could learn to go unscored."""
     failed = [f"{result.name}, {error}" for result in results for error in result.errors]
     total = sum(len(result.rewards) for result in results)
     if failed:

@@ -262,7 +262,8 @@ class RunsTheAnswer(Sums):
         block = re.search(r"```python\n(.*?)```", trace.reply, re.DOTALL)
         if block is None:
             return 0.0
-        test = f"{block[1]}\nassert square() == {trace.task.answer}"
+        code = block[1].replace("\0", "")  # which no argument can hold
+        test = f"{code}\nassert square() == {trace.task.answer}"
         trap = Path.cwd().parent  # a validation runs in a folder beside its marker
         if self.here:
             await self.container.write_file(str(trap / "host"), "")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -311,3 +313,24 @@ def test_the_same_seed_gives_the_same_report() -> None:
     first, second = validated(environment, seed=3), validated(environment, seed=3)
     assert first.to_dict() == second.to_dict()
     assert first.to_dict() != validated(environment, seed=4).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("agent", "read"),
+    [
+        ("numbers", lambda answer: int(answer) if answer.isdigit() else 0),
+        ("nest", lambda answer: json.loads(answer) if answer[:1] in "[{" else 0),
+    ],
+)
+def test_an_environment_in_which_a_policy_can_go_unscored_is_named(
+    agent: str, read: Callable[[str], object]
+) -> None:
+    def outcome(trace: vf.Trace) -> float:
+        answer = trace.reply.partition("Answer: ")[2]
+        with suppress(json.JSONDecodeError):
+            read(answer)
+        return float(answer == str(trace.task.answer))
+
+    report = validated(faulty.Sums(outcome))
+    assert None in rewards(report, agent)
+    assert "errors" in failures(report)
