@@ -59,10 +59,14 @@ STRICT = ConfigDict(
 )
 
 
-def real_numbers() -> Any:
-    """Return a validator, for a table's class, that refuses true and false where numbers belong.
+MOST_WHOLE = 2**63
 
-    Python takes them for 1 and 0, and pydantic does, too.
+
+def real_numbers() -> Any:
+    """Return a validator, for a table's class, that refuses what is no number of TOML.
+
+    That is true and false, which Python and pydantic take for 1 and 0, and a whole number of more
+    than 64 bits, which no engine, API or tensor takes.
     """
 
     def refuse(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
@@ -70,6 +74,9 @@ def real_numbers() -> Any:
         given = next((each for each in _values(value) if isinstance(each, bool)), None)
         if given is not None and _holds(kind, int, float) and not _holds(kind, bool, Any):
             raise ValueError(f"must be a number, not {str(given).lower()}")
+        whole = (each for each in _values(value) if isinstance(each, int))
+        if _holds(kind, int) and any(not -MOST_WHOLE <= each < MOST_WHOLE for each in whole):
+            raise ValueError("must be a whole number of at most 64 bits")
         return value
 
     return field_validator("*", mode="before")(classmethod(refuse))

@@ -62,6 +62,8 @@ def parse(**args: Any) -> None:
     ("name", "value", "said"),
     [
         ("max_steps", True, "max_steps: must be a number, not true"),
+        ("max_steps", 10**30, "max_steps: must be a whole number of at most 64 bits"),
+        ("max_tokens", 2**63, "max_tokens: must be a whole number of at most 64 bits"),
         ("betas", [0.9, False], "betas: must be a number, not false"),
         ("temperature", math.inf, "temperature = inf: Input should be a finite number"),
         ("learning_rate", math.inf, "learning_rate"),
