@@ -25,8 +25,8 @@ async def utf8(sandbox: Sandbox) -> None:
     expect("stdout", WORDS, result.stdout)
     code = r"import os; os.write(1, b'a\0b\xff\xc3(\xf0\x9f\n'); os.write(2, b'\x80' * 3); None"
     for result in (await sandbox.exec(["python3", "-c", code]), await sandbox.python(code)):
-        expect("stdout of bytes that are no text", "a\0b\ufffd\ufffd(\ufffd\n", result.stdout)
-        expect("stderr of bytes that are no text", "\ufffd" * 3, result.stderr)
+        expect("stdout of bytes that are not text", "a\0b\ufffd\ufffd(\ufffd\n", result.stdout)
+        expect("stderr of bytes that are not text", "\ufffd" * 3, result.stderr)
 
 
 @check("output", "a program may be silent, and a last line needs no end")

@@ -126,7 +126,7 @@ def test_more_entries_than_any_client_sends_are_refused_by_their_field(
     assert answer["error"]["message"].startswith(field)
 
 
-LONG = {
+LONG: dict[str, dict[str, Any]] = {
     "one message": {"messages": [{"role": "user", "content": "Tea and cake. " * 70_000}]},
     "many messages": {"messages": ASK * 9_999},
     "tools": {"messages": ASK, "tools": [TOOL] * 512},
