@@ -28,7 +28,7 @@ DEFAULT_TIMEOUT = 10.0  # seconds
 _MOST_WORKERS = 8
 _CPU_BOUND = "__vf_cpu_bound__"
 # Seconds of processor time that a bounded call gets at first, and again, before it gets all.
-_SLICES = (0.02, 0.1, 0.5)
+_SLICES = (0.05, 0.2, 0.8)
 _NICENESS = 5  # of those for which that did not suffice
 _STANDS = 300.0  # seconds after which a call that does not compute is killed
 
@@ -58,8 +58,8 @@ async def run_bounded(fn: Callable[..., Any], *args: Any, timeout: float) -> Any
     """Call a function that a model's answer can keep busy, so that others' calls hardly wait.
 
     The call gets a short time first. If that does not suffice it is killed, and made from the
-    beginning in another set of workers, with five times as much, until it has had ``timeout``: it
-    must have no side effects, and needs at most a quarter more in all. What is slow thus waits for
+    beginning in another set of workers, with four times as much, until it has had ``timeout``: it
+    must have no side effects, and takes about a third more in all. What is slow thus waits for
     what is slow. The workers are forks of a process that has loaded the function, so a killed
     one is replaced in milliseconds; they have 1 GiB of memory.
 
