@@ -149,32 +149,6 @@ def test_a_full_context_is_not_a_failure(name: str, full: Refusal) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "`inputs` tokens + `max_new_tokens` must be <= 8192. Given: 9000 `inputs` tokens",
-        "The total number of tokens in the prompt is 9000 which exceeds the limit of 8192",
-        "This request would exceed the model's limit of 131072 tokens",
-        "Input tokens exceed the configured limit of 272000 tokens",
-        "Expected maxLength: 1048576, but got string with length 2000000",
-        "Conversation too long",
-        "sequence length 9000 is larger than the model's 8192",
-    ],
-)
-def test_other_words_for_a_full_context_are_read(text: str) -> None:
-    refusals: list[Refusal] = [(400, {"error": {"message": text}})] * 9
-    with pytest.raises(ContextFull):
-        respond(chat, *refusals)
-
-
-@pytest.mark.parametrize(
-    "reason", ["malformed_tool_use", "UNEXPECTED_TOOL_CALL", "too_many_tool_calls"]
-)
-def test_an_unreadable_call_ends_an_answer(reason: str) -> None:
-    answer = PROVIDERS["openai"].answer("Hello!", reason=reason)
-    assert respond(chat, (200, answer))[0].finish_reason == "stop"
-
-
 @pytest.mark.parametrize(("room", "tokens"), [(20, [64, None, 32, 16]), (0, [64, None, 32, 16])])
 def test_an_api_that_wants_max_tokens_is_asked_for_what_fits(room: int, tokens: list[Any]) -> None:
     bodies: list[Body] = []
