@@ -63,7 +63,7 @@ MOST_WHOLE = 2**63
 
 
 def real_numbers() -> Any:
-    """Return a validator, for a table's class, that refuses what is no number of TOML.
+    """Return a validator, for a table's class, that refuses what is not a number in TOML.
 
     That is true and false, which Python and pydantic take for 1 and 0, and a whole number of more
     than 64 bits, which no engine, API or tensor takes.
