@@ -18,7 +18,7 @@ from tests.sandbox.local_box import inside, mark, running
 from tests.waiting import until, wait_until
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.boot import MODULES, boot
-from vf.sandbox.contract import Limits, Sandbox
+from vf.sandbox.contract import Limits
 from vf.sandbox.local import UnsafeLocalSandbox
 
 MARK = mark(20)
@@ -30,11 +30,6 @@ def test_it_must_be_asked_for_by_name(value: object) -> None:
         UnsafeLocalSandbox(unsafe_local=value)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         UnsafeLocalSandbox()
-
-
-def test_it_keeps_the_contract() -> None:
-    box: Sandbox = UnsafeLocalSandbox(unsafe_local=True)
-    assert not box.alive  # type: ignore[attr-defined]
 
 
 def test_code_finds_a_place_of_its_own_and_nothing_of_our_variables(

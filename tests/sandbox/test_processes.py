@@ -204,6 +204,19 @@ def test_small_pieces_take_no_more_memory_than_large_ones_and_no_more_come_than_
     asyncio.run(body())
 
 
+def test_output_that_comes_with_the_end_is_of_its_own_stream() -> None:
+    async def body() -> list[Output]:
+        async def kill() -> None:
+            return
+
+        process = SessionProcess(lambda **header: None, kill)
+        process.take({"out": 1}, [b"a"])
+        process.take({"done": True}, [b"b", b"c", b"d", b"e"])
+        return [piece async for piece in process]
+
+    assert asyncio.run(body()) == [Output("stdout", b"abc"), Output("stderr", b"de")]
+
+
 @pytest.mark.slow
 def test_a_flood_holds_up_no_other_call() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
