@@ -24,7 +24,7 @@ DEEPEST = 100  # folders in each other
 PIECE = 2**18
 LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 # What comes of a name that is being changed while it is read.
-GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV)
+GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL)
 # What comes of a name that this file system does not have.
 NO_NAME = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
 

@@ -195,6 +195,29 @@ def unpack(root: Path, records: Iterable[bytes]) -> None:
         box.close()
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_link_that_is_replaced_while_it_is_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
+) -> None:
+    readlink = os.readlink
+
+    def replace_and_read(name: str, *, dir_fd: int) -> str:
+        os.unlink(name, dir_fd=dir_fd)
+        os.mkdir(name, dir_fd=dir_fd)
+        return readlink(name, dir_fd=dir_fd)
+
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from/file").touch()
+    (tmp_path / "from/link").symlink_to("file")
+    monkeypatch.setattr(os, "readlink", replace_and_read)
+    if strict:  # our own folder, which nobody is to change
+        with pytest.raises(OSError, match="Invalid argument"):
+            list(Pack(str(tmp_path / "from"), (), MIB, strict=True))
+    else:
+        unpack(tmp_path / "to", Pack(str(tmp_path / "from"), (), MIB, strict=False))
+        assert found_in(tmp_path / "to") == {"file"}
+
+
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/etc", "a\0b"])
 @pytest.mark.parametrize("kind", [ENTER, FILE, LINK])
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str, kind: bytes) -> None:
