@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import errno
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -15,6 +17,8 @@ from vf.sandbox.frames import OUTPUT_WINDOW, Frame, FrameError, encode
 from vf.sandbox.tunnel import Writer
 
 CHUNK = 256 * 1024
+LONGEST_PATH = 2**20  # bytes; no system takes as many
+NOT_RUN = 126  # what a shell says of a program that cannot be run
 NOTE = re.compile(r"\n\[\.\.\. \d+ bytes are missing \.\.\.\]\n")  # in place of output
 WINDOW = 4 * CHUNK
 GRACE = 15.0  # seconds that a supervisor has on top of a call's own time
@@ -150,28 +154,41 @@ def command(
 ) -> dict[str, Any]:
     """Return what a request says of a command.
 
-    Raises:
-        ValueError: It is none.
+    Nothing is refused here: what no program can be given, such as a NUL character, may come from a
+    model, and is a result of the call that would run it.
     """
-    words = [cmd] if isinstance(cmd, str) else cmd
-    if not words or not (isinstance(cmd, str) or cmd[0]):
-        raise ValueError("cmd is empty")
-    for text in [*words, *(env or {}).keys(), *(env or {}).values(), cwd or ""]:
-        check_text(text)
-    if any(not key or "=" in key for key in env or ()):
-        raise ValueError(f"env has a name that no variable can have: {list(env or ())}")
     return {"cmd": cmd, "cwd": cwd, "env": dict(env or {}), "user": user}
 
 
-def check_text(text: str) -> None:
-    """Refuse what no argument and no path can have.
+def refused(error: FrameError) -> Frame:
+    """Return the answer to a command or code that is too large to be sent."""
+    note = f"{os.strerror(errno.E2BIG)}: {error}"
+    header = {"returncode": NOT_RUN, "note": note, "missing": [0, 0], "gone": True}
+    return header, [b""] * 4
+
+
+def as_bytes(text: str | bytes) -> bytes:
+    """Return a text as UTF-8: escaped bytes as they were, any other lone surrogate as "?"."""
+    if isinstance(text, bytes):
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def check_path(path: str) -> None:
+    """Refuse what no path in a sandbox can be.
 
     Raises:
-        ValueError: It has it.
+        FileNotFoundError: It holds a NUL character, is no Unicode text, or is far too long.
     """
-    if "\0" in text:
-        raise ValueError(f"a NUL character cannot be part of it: {text[:80]!r}")
-    text.encode("utf-8", "surrogateescape")
+    try:
+        possible = "\0" not in path and len(os.fsencode(path)) <= LONGEST_PATH
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise FileNotFoundError(errno.ENOENT, "no file can have this name", ascii(path[:80]))
 
 
 def positive(name: str, value: float) -> float:

@@ -19,11 +19,13 @@ class ExecResult:
     """How a command, or a piece of code, ended.
 
     A program that does not exist, fails, is killed or runs out of time or memory is a result like
-    any other, and so is one that takes its whole sandbox down.
+    any other, and so is one that takes its whole sandbox down. So is what no program can be given:
+    words, variables or a directory that are too long, hold a NUL character or are no Unicode text,
+    and a name that no variable can have. A model may have written them.
 
     Attributes:
         returncode: The exit code; 128 + n where signal n ended it, 127 where there is no such
-            program.
+            program, 126 where it cannot be run.
         stdout: What it wrote, at most ``max_output`` bytes: the head and the tail, with a line
             between them that says how much is missing. What is not UTF-8 is replaced.
         stderr: Likewise.
@@ -153,7 +155,7 @@ class Sandbox(Protocol):
 
         Raises:
             SandboxError: The sandbox is lost.
-            ValueError: An argument is out of range, or there is no such user.
+            ValueError: ``timeout`` or ``max_output`` is out of range, or there is no such user.
         """
         ...
 
@@ -172,7 +174,7 @@ class Sandbox(Protocol):
         Raises:
             OSError: The sandbox has ended.
             SandboxError: The sandbox is lost.
-            ValueError: An argument is out of range, or there is no such user.
+            ValueError: There is no such user.
         """
         ...
 
@@ -203,7 +205,7 @@ class Sandbox(Protocol):
         """Return a regular file's content.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: There is none, or no file can have this name.
             IsADirectoryError: It is a directory.
             PermissionError: The sandbox's user may not read it.
             ValueError: It is not a regular file, or larger than ``max_bytes``.
@@ -214,10 +216,12 @@ class Sandbox(Protocol):
     async def write_file(self, path: str, content: str | bytes) -> None:
         """Write a file as the sandbox's user, with its parents; an old one is replaced.
 
+        Text is written as UTF-8; a lone surrogate, which UTF-8 does not have, becomes "?".
+
         Raises:
             IsADirectoryError: It is a directory.
             PermissionError: The sandbox's user may not write there.
-            OSError: It does not fit, say.
+            OSError: It does not fit, or no file can have this name, say.
             SandboxError: The sandbox is lost.
         """
         ...

@@ -59,11 +59,12 @@ class SessionProcess:
         elif "ack" in header:
             self._taken += int(header["ack"])
             self._open = self._open and bool(header["open"])
-        elif "done" in header:
+        elif "returncode" in header:
             for stream, data in enumerate((parts[0] + parts[1], parts[2] + parts[3]), start=1):
                 if data:
                     self._add(stream, data)
             self._answer = header, []
+            self._gone = self._gone or "gone" in header  # it was never there
         elif "gone" in header:
             self._gone = True
         self._change()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from vf.runtime.errors import SandboxError
+from vf.sandbox.call import as_bytes, check_path
 from vf.sandbox.contract import LEFT_OUT, Address, ExecResult, Output
 from vf.sandbox.folder import Unpack, pack
 from vf.sandbox.tunnel import check_address
@@ -95,7 +96,7 @@ class ScriptedSandbox:
         self._lost_after = lost_after
         self._lost: str | None = None
         self.calls: list[SandboxCall] = []
-        self.files = {self._path(path): _bytes(text) for path, text in (files or {}).items()}
+        self.files = {self._path(path): as_bytes(text) for path, text in (files or {}).items()}
         self.closed = False
 
     @property
@@ -149,6 +150,7 @@ class ScriptedSandbox:
     async def read_file(self, path: str, *, max_bytes: int = 50 * 2**20) -> bytes:
         """Return a file's content; see :meth:`Sandbox.read_file`."""
         self._record(SandboxCall("read_file", path, {"max_bytes": max_bytes}))
+        check_path(path)
         where = self._path(path)
         if self._is_directory(where):
             raise _error(errno.EISDIR, path)
@@ -164,6 +166,7 @@ class ScriptedSandbox:
     async def write_file(self, path: str, content: str | bytes) -> None:
         """Write a file; see :meth:`Sandbox.write_file`."""
         self._record(SandboxCall("write_file", path, {"content": content}))
+        check_path(path)
         where = self._path(path)
         if self._is_directory(where):
             raise _error(errno.EISDIR, path)
@@ -172,7 +175,7 @@ class ScriptedSandbox:
             if above in self.files:
                 raise _error(errno.ENOTDIR, path)
             above = posixpath.dirname(above)
-        self.files[where] = _bytes(content)
+        self.files[where] = as_bytes(content)
 
     async def upload(
         self,
@@ -285,10 +288,6 @@ class ScriptedSandbox:
         root = where.rstrip("/") + "/"
         ours = (self._path("").rstrip("/") + "/").startswith(root)
         return ours or any(name.startswith(root) for name in self.files)
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
 
 
 def _error(number: int, path: str) -> OSError:

@@ -13,11 +13,13 @@ from vf.sandbox.call import (
     GRACE,
     Call,
     OutputStream,
-    check_text,
+    as_bytes,
+    check_path,
     command,
     ends,
     failure,
     positive,
+    refused,
     result,
     send,
 )
@@ -154,12 +156,11 @@ class Session:
         on_output: Callable[[Output], None] | None = None,
     ) -> ExecResult:
         """Run a program to completion; see the contract."""
-        header = command(cmd, cwd, env, user)
         if not 0 < max_output <= MAX_OUTPUT:
             raise ValueError(f"max_output must be in 1..{MAX_OUTPUT}, got {max_output}")
-        data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else input
-        header |= {"timeout": positive("timeout", timeout), "max_output": max_output}
-        wait = timeout + self._grace
+        wait = positive("timeout", timeout) + self._grace
+        data = None if input is None else as_bytes(input)
+        header = {**command(cmd, cwd, env, user), "timeout": timeout, "max_output": max_output}
         if on_output is None:
             return result(await self._ask("exec", data, wait=wait, **header))
         stream = OutputStream(on_output, max_output)
@@ -176,8 +177,7 @@ class Session:
     ) -> SessionProcess:
         """Start a program in the background; see the contract."""
         header = command(cmd, cwd, env, user)
-        self._started += 1
-        number = self._started
+        number = self._started = self._started + 1
 
         def send(*parts: bytes, **header: Any) -> None:
             if self._lost is None:
@@ -189,7 +189,7 @@ class Session:
         # Its first output may come together with the word that it runs.
         process = self._processes[number] = SessionProcess(send, kill)
         try:
-            await self._ask("start", wait=self._grace, process=number, **header)
+            process.take(*await self._ask("start", wait=self._grace, process=number, **header))
         except BaseException:
             del self._processes[number]
             send(kill=True)
@@ -210,7 +210,7 @@ class Session:
 
     async def write_file(self, path: str, content: str | bytes) -> None:
         """Write a file; see the contract."""
-        await self._store("write", path, content.encode() if isinstance(content, str) else content)
+        await self._store("write", path, as_bytes(content))
 
     async def pack(self, path: str, *, leave_out: Collection[str], max_bytes: int) -> bytes:
         """Return the records of a folder's content, as :class:`~vf.sandbox.folder.Unpack` has them.
@@ -240,7 +240,7 @@ class Session:
         return int(answer["port"])
 
     async def _fetch(self, op: str, path: str, max_bytes: int, **header: Any) -> bytes:
-        check_text(path)
+        check_path(path)
         if max_bytes < 0:
             raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
         wait = FILE_SECONDS + self._grace
@@ -248,7 +248,7 @@ class Session:
         return answer[1][0]
 
     async def _store(self, op: str, path: str, data: bytes) -> None:
-        check_text(path)
+        check_path(path)
         await self._ask(op, data, wait=FILE_SECONDS + self._grace, path=path, size=len(data))
 
     async def _persistent(self, op: str, code: str, timeout: float) -> ExecResult:
@@ -285,7 +285,7 @@ class Session:
             self._fail(f"its supervisor did not answer {op!r} within {wait:g} s")
             raise SandboxError(f"{self._name}: {self._lost}") from None
         except FrameError as exc:
-            raise ValueError(f"{op} takes no such amount: {exc}") from exc  # nothing was sent
+            return refused(exc)  # nothing was sent
         except ConnectionError as exc:
             self.cut = True
             self._fail(f"{op!r} could not be sent: {exc}")

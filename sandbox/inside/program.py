@@ -58,14 +58,16 @@ def start(
         argv, env, cwd = order
         stage.who.become()
         kernel.die_with_parent()
+        name = cwd
         enter(cwd)
         if isinstance(argv, str):
             argv = shell(argv)
-        name = argv[0]
-        code = execute(argv, env)
+        name = argv[0] if argv else ""
+        code = execute(argv, env) if name else 127
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     except BaseException as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else repr(exc)
+        # What no program can be given, such as a NUL character, is a ValueError of Python's.
+        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
         name = getattr(exc, "filename", None) or name
         with contextlib.suppress(OSError):
             if noted[0]:
@@ -165,6 +167,8 @@ def shell(line: str) -> list[str]:
     """Return how to have the shell run a line, however long."""
     if len(line) <= LONGEST_ARGUMENT // 4:
         return ["/bin/sh", "-c", line]
+    if "\0" in line:
+        raise ValueError("embedded null byte")  # as execve says of a shorter one
     fd = os.memfd_create("line")
     write_all(fd, os.fsencode(line))
     os.dup2(fd, 9)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from typing import NamedTuple
 
@@ -67,7 +68,7 @@ class Users:
 
 def number(*texts: str) -> bool:
     """Return whether these can be ids; -1 would mean to the kernel: stay who you are."""
-    return all(text.isascii() and text.isdigit() and int(text) < MOST for text in texts)
+    return all(re.fullmatch("[0-9]{1,10}", text) and int(text) < MOST for text in texts)
 
 
 def lines(folder: str, name: str, fields: int) -> list[list[str]]:

@@ -80,10 +80,20 @@ async def shared(sandbox: Sandbox) -> None:
 async def missing(sandbox: Sandbox) -> None:
     await sandbox.exec("ln -s loop loop; ln -s gone dangling; echo x > plain; ln -s plain link")
     long = "x" * 300
-    for path in ("no such file", "no/such/file", "plain/x", "loop", "dangling", long):
+    impossible = ("a\0b", "a\ud800b", "x" * 5000)
+    for path in ("no such file", "no/such/file", "plain/x", "loop", "dangling", long, *impossible):
         with refusal(FileNotFoundError, f"reading {path}"):
             await sandbox.read_file(path)
     expect("the content behind a link", b"x\n", await sandbox.read_file("link"))
+
+
+@check("files", "a name that no file can have is OSError, and text that is none is written")
+async def impossible(sandbox: Sandbox) -> None:
+    for path in ("a\0b", "a\ud800b", "x" * 5000):
+        with refusal(OSError, f"writing {path[:9]!r}"):
+            await sandbox.write_file(path, "text")
+    await sandbox.write_file("surrogate.txt", "a\ud800b")
+    expect("the content, of a lone surrogate", b"a?b", await sandbox.read_file("surrogate.txt"))
 
 
 @check("files", "a directory is IsADirectoryError")
@@ -120,6 +130,6 @@ async def limit(sandbox: Sandbox) -> None:
 async def irregular(sandbox: Sandbox) -> None:
     await sandbox.exec("mkfifo fifo; ln -s fifo to-fifo; ln -s /dev/zero to-zero")
     await sandbox.python("import socket\nsocket.socket(socket.AF_UNIX).bind('socket')")
-    for path in ("fifo", "socket", "to-fifo", "to-zero", "/dev/zero", "/dev/null", "a\0"):
+    for path in ("fifo", "socket", "to-fifo", "to-zero", "/dev/zero", "/dev/null"):
         with refusal(ValueError, f"reading {path}"):
             await sandbox.read_file(path)

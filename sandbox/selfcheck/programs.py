@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 from vf.sandbox.contract import Sandbox
-from vf.sandbox.selfcheck.check import check, expect, refusal, require
+from vf.sandbox.selfcheck.check import check, expect, refusal, require, short
 
 WORDS = "Grüße, 世界, 🦀\n"
 
@@ -166,6 +167,34 @@ async def long_line(sandbox: Sandbox) -> None:
     word = "x" * 2**20
     result = await sandbox.exec(f"printf %s {word} | wc -c", timeout=60)
     expect("stdout", str(2**20), result.stdout.strip())
+
+
+@check("commands", "what no program can be given is a result, with the reason")
+async def impossible(sandbox: Sandbox) -> None:
+    calls: list[dict[str, Any]] = [
+        {"cmd": words, **more}
+        for words in (["echo", "a\0b"], ["echo", "a\ud800b"], "echo a\0b", "echo a\ud800b")
+        for more in ({}, {"cwd": "/"})
+    ]
+    calls += [{"cmd": ["echo", "x" * 2**20]}, {"cmd": ["echo", *["x" * 2**16] * 600]}]
+    calls += [{"cmd": "echo \0" + "x" * 2**17}, {"cmd": [""]}, {"cmd": ["x" * 5000]}, {"cmd": []}]
+    calls += [{"cmd": "echo", "cwd": cwd} for cwd in ("a\0b", "a\ud800b", "x" * 5000)]
+    names = ("A\0", "A=B", "A\ud800")
+    calls += [{"cmd": "echo", "env": {name: "1"}} for name in names]
+    calls += [{"cmd": "echo", "env": {"A": value}} for value in ("\0", "\ud800", "x" * 2**20)]
+    for call in calls:
+        for result in (
+            await sandbox.exec(**call),
+            await (await sandbox.start(**call)).wait(),
+        ):
+            expect(f"stdout of {short(call)}", "", result.stdout)
+            require(
+                result.returncode in (126, 127) and result.stderr,
+                f"126 or 127, and the reason on stderr, of {short(call)}",
+                result,
+            )
+    result = await sandbox.exec("wc -c", input="a\ud800b")
+    expect("the size of stdin with a lone surrogate", "3", result.stdout.strip())
 
 
 @check("commands", "arguments may have 1 MiB together")

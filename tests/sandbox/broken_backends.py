@@ -138,6 +138,13 @@ class AcceptsAnyUser(Execs):
         return {**kwargs, "user": None}
 
 
+class RaisesWhatSubprocessDoes(Execs):
+    def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if any("\0" in text for text in (kwargs.get("env") or {}).values()):
+            raise ValueError("embedded null byte")
+        return kwargs
+
+
 class QuotesNothing(Broken):
     async def exec(self, cmd: list[str] | str, **kwargs: Any) -> ExecResult:
         return await self.inner.exec(cmd if isinstance(cmd, str) else " ".join(cmd), **kwargs)
@@ -338,6 +345,11 @@ BROKEN: list[tuple[Wrong, str, str]] = [
     ),
     (DropsInput, "stdin", "a text arrives"),
     (CutsInput, "stdin", "50 MiB arrive"),
+    (
+        RaisesWhatSubprocessDoes,
+        "commands",
+        "what no program can be given is a result, with the reason",
+    ),
     (QuotesNothing, "commands", "nothing in an argument is expanded"),
     (IgnoresEnv, "env", "variables arrive as they are"),
     (LeaksEnv, "env", "nothing of the client's own arrives"),

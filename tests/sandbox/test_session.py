@@ -57,29 +57,38 @@ def test_a_command_line_of_a_mebibyte() -> None:
     assert "Argument list too long" in run(["echo", "x" * MIB]).stderr
 
 
+def test_what_cannot_be_sent_is_a_result() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        words = ["echo", *["x" * MIB] * 33]
+        process = await box.start(words)
+        for result in (await box.exec(words), await process.wait()):
+            assert result.returncode == 126
+            assert "Argument list too long" in result.stderr
+        with pytest.raises(BrokenPipeError):
+            await process.write(b"x")
+        await process.kill()
+        with pytest.raises(FileNotFoundError, match="name"):
+            await box.read_file("x" * 33 * MIB)
+
+    inside(body)
+
+
 @pytest.mark.parametrize(
     "bad",
     [
-        {"cmd": []},
-        {"cmd": [""]},
-        {"cmd": "a\0b"},
         {"cmd": "true", "timeout": 0},
         {"cmd": "true", "timeout": -1},
         {"cmd": "true", "timeout": float("nan")},
         {"cmd": "true", "timeout": float("inf")},
         {"cmd": "true", "max_output": 0},
-        {"cmd": "true", "env": {"A=B": "1"}},
-        {"cmd": "true", "env": {"": "1"}},
-        {"cmd": "true", "env": {"A": "\0"}},
-        {"cmd": "true", "cwd": "a\0"},
         {"cmd": "true", "user": "nobody-of-that-name"},
         {"cmd": "true", "user": "4294967295"},
-        {"cmd": ["echo", *["x" * MIB] * 33]},
+        {"cmd": "true", "user": "9" * 5000},
     ],
 )
 def test_bad_arguments_are_errors_and_cost_nothing(bad: dict[str, Any]) -> None:
     async def body(box: UnsafeLocalSandbox) -> str:
-        with pytest.raises(ValueError, match=r"."):
+        with pytest.raises(ValueError, match=r"must be|there is no user"):
             await box.exec(**bad)
         return (await box.exec("echo fine")).stdout
 
