@@ -62,14 +62,19 @@ async def make_folders(sandbox: Sandbox) -> None:
     await as_root(sandbox, f"mkdir -p {folders} && chmod 777 {folders}")
 
 
-async def as_root(sandbox: Sandbox, line: str) -> None:
+async def as_root(sandbox: Sandbox, line: str, input: bytes | None = None) -> None:
     """Run a line of shell as user 0, with programs of the image's own and no others.
+
+    Args:
+        sandbox: The container.
+        line: The line.
+        input: Its standard input; None leaves it empty.
 
     Raises:
         Spoilt: It failed.
     """
     done = await sandbox.exec(
-        ["/bin/sh", "-c", line], user=ROOT, cwd="/", env=OWN_PATH, timeout=LIMIT
+        ["/bin/sh", "-c", line], input=input, user=ROOT, cwd="/", env=OWN_PATH, timeout=LIMIT
     )
     if not done.ok:
         raise Spoilt(f"{line.split()[0]} failed in the container: {said(done)}")

@@ -2,18 +2,19 @@
 
 Everything but the work and what the task keeps becomes what it is in an unused container. Both are
 read by the engine, whole, and compared by content; what was added is removed, by the bytes of its
-name; and what had to be undone is then looked at again.
+name; and what had to be undone is then looked at again. The names of hosts, which the engine mounts
+in each container, become what they were before the agent.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, BinaryIO
 
-from vf.bridges.harbor.container import Spoilt, spoiling
+from vf.bridges.harbor.container import Spoilt, as_root, fetch, spoiling
 from vf.bridges.harbor.seen import NO_TREE, Known
 from vf.sandbox.audit import Auditable
 from vf.sandbox.contract import Sandbox
@@ -28,34 +29,45 @@ from vf.sandbox.trees import (
 )
 
 MOST = 64 * 2**30  # bytes of a container's files
+MOST_NAMES = 2**20  # bytes of a list of hosts
+NAMES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")  # each container has its own
 # What the engine makes for each container, and mounts.
-ENGINES = (
-    *("/.dockerenv", "/dev", "/proc", "/sys", "/tmp"),
-    *("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"),
-    "/logs",
-)
+ENGINES = ("/.dockerenv", "/dev", "/proc", "/sys", "/tmp", *NAMES, "/etc/mtab", "/logs")
 _NAMED = 50  # paths that a trace names
 Fresh = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 
+async def read_names(sandbox: Sandbox) -> dict[str, bytes | None]:
+    """Return the files that say what hosts are called, of a container; None where there is none.
+
+    Raises:
+        Spoilt: One cannot be read.
+        SandboxError: The container is lost.
+    """
+    return {path: await fetch(sandbox, path, MOST_NAMES) for path in NAMES}
+
+
 async def put_back(
-    sandbox: Auditable,
+    sandbox: Sandbox,
     fresh: Fresh,
     known: Known,
     kept: Collection[str],
+    names: Mapping[str, bytes | None],
 ) -> dict[str, Any]:
     """Put a container back, and return what was done, as a trace records it.
 
     Args:
-        sandbox: The container.
+        sandbox: The container, an :class:`~vf.sandbox.audit.Auditable`.
         fresh: Opens another like it, unused.
         known: What is known of its image; its files are, from then on.
         kept: What stays as the agent left it.
+        names: What :func:`read_names` returned before the agent ran.
 
     Raises:
         Spoilt: It cannot be put back.
         SandboxError: A container is lost.
     """
+    assert isinstance(sandbox, Auditable)
     aside = (*kept, *ENGINES)
     with spoiling("the container cannot be put back", *NO_TREE):
         if known.tree is None:
@@ -63,22 +75,46 @@ async def put_back(
                 known.tree = await _survey(clean)
         wanted = {path: entry for path, entry in known.tree.items() if not within(path, aside)}
         gone, missing = differences(await _survey(sandbox, aside), wanted)
-        if not gone and not missing:
-            return {}
+        left, lacking = gone, missing
         if gone:
             await sandbox.remove(gone)
         if missing:
             wanted |= await _restore(sandbox, fresh, missing)
-        left, lacking = differences(await _survey(sandbox, aside), wanted)
+        if gone or missing:
+            left, lacking = differences(await _survey(sandbox, aside), wanted)
     if undone := (left & gone) | (lacking.keys() & missing.keys()):
         raise Spoilt(f"the container cannot be put back: {min(undone)!r} stays as the agent has it")
+    renamed = await _put_back_names(sandbox, names)  # by the image's own programs, as of now
     added = sorted(path for path in gone if path not in wanted)
     return {
         name: [path.encode("utf-8", "replace").decode() for path in paths[:_NAMED]]
         + [f"and {len(paths) - _NAMED} more"] * (len(paths) > _NAMED)
-        for name, paths in {"put_back": sorted(missing), "removed": added}.items()
+        for name, paths in {"put_back": sorted([*missing, *renamed]), "removed": added}.items()
         if paths
     }
+
+
+async def _put_back_names(sandbox: Sandbox, names: Mapping[str, bytes | None]) -> list[str]:
+    """Write what hosts are called as it was, and return which files were changed.
+
+    Where the engine has mounted one, it can only be written in place.
+    """
+    changed = []
+    for path, content in names.items():
+        try:
+            same = await fetch(sandbox, path, MOST_NAMES) == content
+        except Spoilt:
+            same = False
+        if not same:
+            changed.append(path)
+        line = f"rm -rf {path}"  # also where it is the same: it may be a link
+        if content is not None:
+            owned = f"chown 0:0 {path} && chmod 644 {path}"
+            line += f"; if [ -e {path} ]; then {owned}; fi && cat > {path}"
+        await as_root(sandbox, line, content)
+        if await fetch(sandbox, path, MOST_NAMES) != content:
+            raise Spoilt(f"the container cannot be put back: {path!r} stays as the agent has it")
+    return changed
 
 
 async def _survey(sandbox: Auditable, aside: Collection[str] = ()) -> Tree:

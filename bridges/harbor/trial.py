@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from vf.bridges.harbor import container
 from vf.bridges.harbor.artifacts import Keeper
 from vf.bridges.harbor.model import Part, TaskFolder, World
-from vf.bridges.harbor.put_back import put_back
+from vf.bridges.harbor.put_back import put_back, read_names
 from vf.bridges.harbor.seen import IN_MEMORY, Known, Work, kept, look
 from vf.bridges.harbor.specs import PROXY_PORT, agent_seconds, resolved
 from vf.bridges.harbor.verdict import Verdict, combine
@@ -90,6 +90,7 @@ class Trial:
     info: dict[str, Any] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     _sandbox: Sandbox | None = None
+    _names: dict[str, bytes | None] = field(default_factory=dict)
     _leave: Leave = _stay
     _proxy: Proxy | None = None
     _services: Services | None = None
@@ -142,6 +143,11 @@ class Trial:
         return found
 
     @property
+    def _lives_on(self) -> bool:
+        """Whether the tests need what the agent left running, or the services beside it."""
+        return self.keep_running or self.task.world.compose is not None
+
+    @property
     def sandbox(self) -> Sandbox:
         """The agent's container.
 
@@ -177,6 +183,8 @@ class Trial:
                 self.rules.known[spec] = await look(sandbox, users)
             if problem := await self._prepare(sandbox, self.part):
                 raise EnvironmentFailure(f"task {self.task.id!r}: {problem}")
+            if self._lives_on:
+                self._names = await read_names(sandbox)
 
     async def _ready(self, sandbox: Sandbox) -> None:
         """Make a fresh container one of the task's, as its agent finds it."""
@@ -291,8 +299,8 @@ class Trial:
             record |= {"tests_in": AGENTS, "kept": ["/"]}
             return place
         assert isinstance(place.sandbox, Auditable)
-        if self.keep_running or self.task.world.compose is not None:
-            done = await put_back(place.sandbox, self._fresh, known, paths)
+        if self._lives_on:
+            done = await put_back(place.sandbox, self._fresh, known, paths, self._names)
             record |= {"tests_in": AGENTS, "kept": list(paths), **done}
             return place
         record |= {"tests_in": "a fresh container", "kept": list(paths)}

@@ -81,6 +81,25 @@ def test_what_was_put_back_in_the_agents_container_is_recorded(make_task: MakeTa
     assert trace.reward == 1.0
 
 
+def test_hosts_are_called_as_before_where_the_agents_container_is_needed(
+    make_task: MakeTask,
+) -> None:
+    look = "head -n 99 /etc/hosts /etc/resolv.conf; grep -c evil /etc/hostname\n"
+    path = make_task(files={"tests/test.sh": look + COUNTING})
+    work = "echo 42 > answer.txt"
+    rename = (
+        "echo evil > /etc/hostname; chmod 000 /etc/hostname; rm -f /etc/hosts; "
+        "echo evil > evil; ln -s $PWD/evil /etc/hosts; echo evil >> /etc/resolv.conf"
+    )
+    idle, renamed = play(
+        path, [bash(work), ""], [bash(f"{work}; {rename}"), ""], keep_running=["*"]
+    )
+    assert "put_back" not in record(idle)
+    assert record(renamed)["put_back"] == ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"]
+    assert record(renamed)["tests"]["output"] == record(idle)["tests"]["output"]
+    assert (idle.reward, renamed.reward) == (1.0, 1.0)
+
+
 PUT_BACK = (
     "every tool is another one",
     "a compiled module",
