@@ -169,7 +169,7 @@ async def long_line(sandbox: Sandbox) -> None:
     expect("stdout", str(2**20), result.stdout.strip())
 
 
-@check("commands", "what no program can be given is a result, with the reason")
+@check("commands", "what no program can be given is a result that says why")
 async def impossible(sandbox: Sandbox) -> None:
     calls: list[dict[str, Any]] = [
         {"cmd": words, **more}

@@ -138,7 +138,7 @@ class AcceptsAnyUser(Execs):
         return {**kwargs, "user": None}
 
 
-class RaisesWhatSubprocessDoes(Execs):
+class RaisesForNul(Execs):
     def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         if any("\0" in text for text in (kwargs.get("env") or {}).values()):
             raise ValueError("embedded null byte")
@@ -345,11 +345,7 @@ BROKEN: list[tuple[Wrong, str, str]] = [
     ),
     (DropsInput, "stdin", "a text arrives"),
     (CutsInput, "stdin", "50 MiB arrive"),
-    (
-        RaisesWhatSubprocessDoes,
-        "commands",
-        "what no program can be given is a result, with the reason",
-    ),
+    (RaisesForNul, "commands", "what no program can be given is a result that says why"),
     (QuotesNothing, "commands", "nothing in an argument is expanded"),
     (IgnoresEnv, "env", "variables arrive as they are"),
     (LeaksEnv, "env", "nothing of the client's own arrives"),
