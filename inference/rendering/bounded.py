@@ -1,22 +1,39 @@
 """Chat templates are programs that come with a model: what one may take of time and memory.
 
 Jinja's sandbox keeps a template from files and from the process, and not from going round for ever
-or from writing gigabytes.
+or from writing gigabytes. So each is first rendered in a process of its own, and each rendering
+here has a deadline. What remains: a single call such as ``center``, which nothing can interrupt, in
+a branch that none of the first conversations takes.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
+
+from vf.inference.rendering.trial_render import MEMORY, TOO_MUCH_MEMORY
+from vf.inference.rendering.trial_render import SECONDS as TRIAL_SECONDS
 
 SECONDS = 30.0  # for one conversation; a million tokens take a few
 MOST_CHARACTERS = 2**24  # of a text, beside GROWTH
 GROWTH = 16  # characters for each of the conversation's
 MOST_FACTOR = 10_000  # that a template may multiply a text by
+
+
+_DEADLINE = 300.0  # s: the trial is bounded by its processor time, unless it gets none
+_TRIAL = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+    "runpy.run_module('vf.inference.rendering.trial_render', run_name='__main__')"
+)
 
 
 class TooMuch(Exception):
@@ -40,6 +57,30 @@ def check_source(template: str) -> None:
         large = any(isinstance(each, int | float) and each > MOST_FACTOR for each in factors)
         if large or isinstance(node, nodes.Pow):
             raise TooMuch(f"line {node.lineno} multiplies by more than {MOST_FACTOR:,}")
+
+
+@lru_cache(maxsize=64)
+def try_out(template: str) -> None:
+    """Render a few typical conversations in a process with bounded memory and processor time.
+
+    Raises:
+        TooMuch: It takes more.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TRIAL, json.dumps(sys.path)],
+            input=template.encode("utf-8", "replace"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_DEADLINE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TooMuch(f"it does not end within {_DEADLINE:g} s") from None
+    if done.returncode == TOO_MUCH_MEMORY:
+        raise TooMuch(f"a short conversation takes more than {MEMORY / 2**30:g} GiB of memory")
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise TooMuch(f"a short conversation takes more than {TRIAL_SECONDS:g} s")
 
 
 def render(write: Callable[[], str], characters: int) -> str:

@@ -20,7 +20,7 @@ from itertools import product
 from typing import Any
 
 from vf.inference.model import ToolStyle
-from vf.inference.rendering.bounded import TooMuch, check_source, render
+from vf.inference.rendering.bounded import TooMuch, check_source, render, try_out
 from vf.inference.rendering.shipped import SHIPPED
 from vf.inference.rendering.text_tools import in_text
 from vf.inference.rendering.tools_lead import tools_only_lead
@@ -76,6 +76,7 @@ class ChatTemplate:
         try:
             if isinstance(tokenizer.chat_template, str):
                 check_source(tokenizer.chat_template)
+                try_out(tokenizer.chat_template)
         except TooMuch as error:
             raise ConfigError(f"the chat template cannot be used: {error}") from error
         self.tokenizer = tokenizer

@@ -14,6 +14,10 @@ from vf.traces.messages import Message
 
 FINE = tokenizer().chat_template
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLING = (
+    "{% set all = namespace(text='x') %}{% for a in range(40) %}"
+    "{% set all.text = all.text ~ all.text %}{% endfor %}"
+)
 
 
 def load(template: str) -> Renderer:
@@ -25,18 +29,19 @@ def load(template: str) -> Renderer:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (ENDLESS, "does not end within 0.2 s"),
+        (ENDLESS, "a short conversation takes more than 5 s"),
+        ("{{ 'x'.center(2000000000) }}", "takes more than 1 GiB"),
+        ("{{ '%2000000000d' | format(1) }}", "takes more than 1 GiB"),
+        ("{{ 'x' | center(2000000000) }}", "takes more than 1 GiB"),
+        ("{{ range(99999) | join('x' * 9999 * 9) }}", "takes more than 1 GiB"),
+        (DOUBLING, "takes more than 1 GiB"),
         ("{{ 'x' * 20000000000 }}", "line 1 multiplies by more than 10,000"),
         ("{{ 20000000000 * 'x' }}", "line 1 multiplies by more than 10,000"),
         ("{{ 10 ** 10 ** 10 }}", "line 1 multiplies by more than 10,000"),
         ("{{ ('x' * 9999) * 9999 }}", "writes 99,98"),
     ],
 )
-def test_a_template_that_takes_too_much_is_refused(
-    more: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if more == ENDLESS:
-        monkeypatch.setattr(bounded, "SECONDS", 0.2)
+def test_a_template_that_takes_too_much_is_refused(more: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         load(more + FINE)
 
