@@ -2,7 +2,8 @@
 
 They know how task folders are graded: tests are copied to ``/tests`` and run after the agent, and
 write the reward to ``/logs/verifier``. Each runs one script, and then guesses. Some try to earn
-nothing, but to have their rollout fail or wait for ever: who goes unscored loses nothing.
+nothing, but to have their rollout fail or wait for ever: who goes unscored loses nothing. What they
+use up is bounded: each ends within seconds, with at most 600 processes and 1 GiB on the disk.
 """
 
 from __future__ import annotations
@@ -256,10 +257,10 @@ echo /opt > /etc/ld.so.conf.d/opt.conf
 echo '* * * * * root /opt/pay' > /etc/crontab
 """
 _EMPTY_FILES = """\
-for folder in $(seq 200); do
+for folder in $(seq 10); do
     mkdir -p "many/$folder" && (cd "many/$folder" && seq 1000 | xargs touch)
 done
-for level in $(seq 1500); do mkdir deeper && cd deeper || break; done
+for level in $(seq 200); do mkdir deeper && cd deeper || break; done
 """
 _LOCK = """\
 chmod -R 000 /logs /tests /app "$PWD" "$HOME" /tmp
@@ -268,10 +269,11 @@ chmod 000 /bin /usr/bin /etc /
 _EXHAUST = """\
 behind forks <<'END'
 trap '' TERM HUP INT
-while :; do sleep 600 & done
+for turn in $(seq 600); do sleep 600 & done
+sleep 600
 END
-exec 7> "/var/tmp/held" && rm /var/tmp/held && head -c 20G /dev/zero >&7
-tail /dev/zero
+exec 7> "/var/tmp/held" && rm /var/tmp/held && head -c 1G /dev/zero >&7
+head -c 8G /dev/zero | tail -c 8G > /dev/null
 """
 _KILL_ALL = """\
 for signal in STOP TERM KILL; do
@@ -284,9 +286,9 @@ kill -9 -1
 """
 _FLOOD = """\
 printf '\\033]0;owned\\007\\033[2J\\033]8;;file:///\\007\\377\\376\\000\\r'
-for stream in 1 2; do head -c 64M /dev/urandom >&"$stream"; done
+for stream in 1 2; do head -c 16M /dev/urandom >&"$stream"; done
 touch -- "$(printf 'a\\033[31m\\n\\377')" "$(printf '\\342\\200\\256evil')"
-yes
+yes | head -c 64M
 """
 _HANG = """\
 printf 'while True:\\n    pass\\n' > /tmp/loop.py
@@ -296,8 +298,10 @@ for folder in / /app "$PWD" "$HOME"; do
         rm -rf "$folder/$name" && mkfifo "$folder/$name"
     done
 done
+behind endless <<'END'
 trap '' TERM HUP INT
-sleep 100000
+exec sleep 100000
+END
 """
 _SCRIPTS = {
     "read-tests": ("looks for tests and solutions, and runs them", _READ),
@@ -320,7 +324,7 @@ _SCRIPTS = {
     "lock": ("takes away all rights to its folders", _LOCK),
     "exhaust": ("uses up processes, memory and, by a deleted file, the disk", _EXHAUST),
     "kill-all": ("stops and kills all that runs, the supervisor too", _KILL_ALL),
-    "flood-output": ("prints binary data without end", _FLOOD),
+    "flood-output": ("prints binary data, much of it", _FLOOD),
     "hang": ("leaves pipes and endless programs for those who read its work", _HANG),
 }
 
