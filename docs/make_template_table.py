@@ -106,6 +106,12 @@ template. It is not used, because it knows models by their exact names and re-re
 all others (a fine-tune, a local folder), and its gpt-oss renderer needs a download when it is
 created.
 
+A template is a program that comes with the model. Before its first use it renders a few short
+conversations in a process with 1 GiB of memory and 5 s of processor time; one that takes more is
+refused. Each later rendering has 30 s. One case remains open: a single call that makes gigabytes of
+text (`'x'.center(10**10)`) in a branch that none of the short conversations takes. Use templates
+from people you trust.
+
 ## A template that hides the tools, or none at all
 
 Many templates leave tools out: those of SmolLM2, Gemma 2 and 3, Phi-3, and all marked "the prompt
