@@ -69,9 +69,12 @@ async def run_bounded(fn: Callable[..., Any], *args: Any, timeout: float) -> Any
         timeout: Seconds of processor time for the call, which a busy machine does not shorten.
 
     Raises:
-        ScoringTimeout: It took longer, and was killed.
-        ScoringDied: Its process ended in the middle of the call, perhaps for lack of memory.
-        RubricError: It raised, or something could not be pickled. The message names the function.
+        ScoringTimeout: If the call took longer, and was killed.
+        ScoringDied: If its process ended in the middle of the call, perhaps because the call took
+            more memory than a worker has.
+        RubricError: If the function raised, something could not be pickled, or the machine did not
+            let the call end: no worker could be started, or it was killed from outside. The message
+            names the function.
         asyncio.CancelledError: The caller gave up; the function is killed.
     """
     slices = [seconds for seconds in _SLICES if seconds < timeout]

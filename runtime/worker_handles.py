@@ -78,9 +78,10 @@ class Worker:
             processor_time: Seconds that it may compute; None for as many as it takes.
 
         Raises:
-            ScoringTimeout: It took longer, and was killed.
-            ScoringDied: The process ended in the middle of the call.
-            RubricError: The function raised, or something could not be sent.
+            ScoringTimeout: If the call took longer, and was killed.
+            ScoringDied: If the process ended in the middle of the call.
+            RubricError: If the function raised, something could not be sent, the process did not
+                get as far as the call, or a call with a ``processor_time`` was ended from outside.
         """
         name = getattr(fn, "__name__", type(fn).__name__)
         try:
@@ -97,6 +98,12 @@ class Worker:
                 kind, value = _within(self.pipe, timeout)
         except TimeoutError as error:
             self.kill()
+            if not started:
+                raise RubricError(f"{name!r}: its process did not start within {error} s") from None
+            if processor_time is not None:  # which is what the call itself can use up
+                raise RubricError(
+                    f"{name!r}: its process used no processor for {error} s"
+                ) from None
             raise ScoringTimeout(
                 f"{name!r} took longer than its {error} s, and was killed"
             ) from None
@@ -111,7 +118,9 @@ class Worker:
                     f"{name!r} took longer than its {processor_time:g} s of processor time, and "
                     "was killed"
                 ) from None
-            raise (ScoringDied if started else RubricError)(
+            # A bounded call's own memory has a limit, so a kill is the machine's doing.
+            killed = processor_time is not None and self.process.returncode == -signal.SIGKILL
+            raise (ScoringDied if started and not killed else RubricError)(
                 f"{name!r}: its process ended in the middle, with exit code "
                 f"{self.process.returncode} (-9 is a kill, perhaps because memory ran out)"
             ) from error

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from vf.rubrics.outcomes.expression_size import is_too_large
 from vf.rubrics.outcomes.extract import (
     Extract,
     boxed,
@@ -18,7 +19,7 @@ from vf.rubrics.outcomes.extract import (
 )
 from vf.rubrics.outcomes.hedges import hedges
 from vf.rubrics.outcomes.markup import plain, repeating, thousands, unwrapped
-from vf.runtime.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError, ScoringDied
 from vf.runtime.process_pool import run_bounded
 from vf.traces.trace import Trace
 
@@ -47,7 +48,8 @@ def math_equal(
 
     ``task.answer`` is LaTeX or a plain expression (``\frac{1}{2}``, ``0.5``, ``(x-1)(x+1)``), or a
     number. Compared by Math-Verify in another process, because some expressions would take forever
-    or all memory (``9^{9^{9^9}}``): an undecided answer is worth 0.
+    or all memory: an undecided answer is worth 0. So is one whose text shows that it is too large
+    (``9^{9^{9^9}}``), unless it is the golden one.
 
     Range: 0 or 1.
 
@@ -96,13 +98,16 @@ def math_equal(
         refused = [form for form in (_CHAIN, _OPEN) if not form.search(golden)]
         known = _in_words(golden)
         if any(
-            text is None or any(form.search(text) for form in refused) or _in_words(text) - known
+            text is None
+            or any(form.search(text) for form in refused)
+            or _in_words(text) - known
+            or (text != golden and is_too_large(text))
             for text in stated
         ):
-            stated = []  # some are not one expression; the golden one is still read
+            stated = []  # some are not one, or too large; the golden one is still read
         try:
             equal = await run_bounded(_all_equal, golden, stated, precision, timeout=timeout)
-        except RubricError:  # the answer's doing, unless the golden one does that with any
+        except ScoringDied:  # the answer's doing, unless the golden one does that with any
             await run_bounded(_all_equal, golden, ["0"], precision, timeout=timeout)
             return 0.0
         if equal is None:

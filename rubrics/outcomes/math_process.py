@@ -31,6 +31,15 @@ def all_equal(golden: str, stated: list[str], precision: int) -> bool | None:
         stated: The answers to compare with it.
         precision: Decimals to which numbers must agree, see :func:`math_equal`.
     """
+    try:
+        return _all_equal(golden, stated, precision)
+    except MemoryError:  # ends the process
+        raise
+    except Exception:  # a stated answer's doing, unless the golden one raises with any other
+        return None if _all_equal(golden, ["0"], precision) is None else False
+
+
+def _all_equal(golden: str, stated: list[str], precision: int) -> bool | None:
     texts = [golden, *stated]
     scientific = [_SCIENTIFIC.sub(r"\1\\times 10^{\2}", text) for text in texts]
     equal = _each_equals(scientific[0], scientific[1:], precision)

@@ -310,12 +310,15 @@ def test_an_expression_cannot_break_out_of_what_was_extracted() -> None:
     assert score(outcome, "Answer: $5$ $6$", "5") == 0.0
 
 
+ENDLESS = r"\int_0^1 \sin(x^{x^x})^{99} e^{x^7} dx"
+
+
 def test_an_expression_that_takes_for_ever_is_wrong_and_holds_up_nobody() -> None:
     outcome = math_equal(timeout=1.0)
     score(MATH, r"\boxed{5}", "5")  # the worker is there
 
     async def run() -> tuple[float, int]:
-        beats, value = 0, asyncio.ensure_future(outcome(answered(r"\boxed{9^{9^{9^9}}}", "5")))
+        beats, value = 0, asyncio.ensure_future(outcome(answered(rf"\boxed{{{ENDLESS}}}", "5")))
         while not value.done():
             await asyncio.sleep(0)
             beats += 1
@@ -333,6 +336,35 @@ def test_an_expression_that_ends_the_process_is_wrong(monkeypatch: pytest.Monkey
     assert score(MATH, r"\boxed{5}", "5") == 1.0
     with pytest.raises(RubricError, match="its process ended"):  # here it is not the answer's doing
         score(MATH, r"\boxed{5}", "bomb")
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"), [("kill", "exit code -9"), ("raise", "OSError: no space left")]
+)
+def test_a_failure_of_the_machine_is_an_error_not_a_zero(
+    monkeypatch: pytest.MonkeyPatch, stated: str, message: str
+) -> None:
+    monkeypatch.setattr(expressions, "_all_equal", dies_of_a_bomb)
+    with pytest.raises(RubricError, match=message):
+        score(MATH, f"\\boxed{{{stated}}}", "5")
+
+
+def test_an_expression_that_math_verify_cannot_compute_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vf.rubrics.outcomes import math_process
+
+    read = math_process._read
+
+    def overflow(text: str) -> list[Any]:
+        if text == "bomb":
+            raise RecursionError
+        return read(text)
+
+    monkeypatch.setattr(math_process, "_read", overflow)
+    assert math_process.all_equal("5", ["bomb"], 6) is False
+    with pytest.raises(RecursionError):
+        math_process.all_equal("bomb", ["5"], 6)
 
 
 @pytest.mark.parametrize("answer", [None, True, ["5"], r"\frac{", "", "5} {6"])

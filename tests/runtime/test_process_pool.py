@@ -17,9 +17,10 @@ import pytest
 import vf
 from tests.runtime import worker_functions as fns
 from tests.waiting import until, wait_until
-from vf.runtime import process_pool
+from vf.runtime import process_pool, worker_handles
 from vf.runtime.errors import RubricError, ScoringDied, ScoringTimeout
 from vf.runtime.process_pool import run_bounded, run_in_process
+from vf.runtime.worker_handles import Worker, interpreter
 
 
 def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -239,14 +240,31 @@ def test_bounded_calls_that_never_end_hold_up_no_other() -> None:
         (fns.allocates, (), ScoringDied, "'allocates': its process ended in the middle"),
         (fns.dies, (3,), ScoringDied, "'dies': its process ended in the middle, with exit code 3"),
         (fns.raises, ("gold",), RubricError, "'raises' raised KeyError: 'gold'"),
+        (fns.killed, (), RubricError, "'killed': its process ended in the middle.*code -9"),
     ],
 )
 def test_what_goes_wrong_in_a_bounded_call_names_the_function(
     fn: Any, args: Any, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
+    with pytest.raises(RubricError, match=message) as caught:
         asyncio.run(run_bounded(fn, *args, timeout=0.1))
+    assert caught.type is error
     assert asyncio.run(run_bounded(fns.add, 1, 1, timeout=0.1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [("_START_TIMEOUT", "did not start within 0 s"), ("_STANDS", "used no processor")],
+)
+def test_a_bounded_call_that_the_machine_holds_up_is_not_out_of_its_time(
+    monkeypatch: pytest.MonkeyPatch, limit: str, message: str
+) -> None:
+    monkeypatch.setattr(process_pool if limit == "_STANDS" else worker_handles, limit, 0.0)
+    monkeypatch.setattr(process_pool, "_pools", process_pool._Pools(1))
+    monkeypatch.setattr(process_pool._pools.forks[0], "_start", lambda fn: Worker(interpreter))
+    with pytest.raises(RubricError, match=message) as caught:
+        asyncio.run(run_bounded(fns.spins, timeout=0.01))
+    assert caught.type is RubricError
 
 
 def test_bounded_calls_survive_the_process_that_forks_their_workers(tmp_path: Path) -> None:
