@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -65,8 +66,8 @@ MOST_WHOLE = 2**63
 def real_numbers() -> Any:
     """Return a validator, for a table's class, that refuses what is not a number in TOML.
 
-    That is true and false, which Python and pydantic take for 1 and 0, and a whole number of more
-    than 64 bits, which no engine, API or tensor takes.
+    That is true and false, which Python and pydantic take for 1 and 0; a number in quotes; and a
+    whole number of more than 64 bits, which no engine, API or tensor takes.
     """
 
     def refuse(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
@@ -74,6 +75,9 @@ def real_numbers() -> Any:
         given = next((each for each in _values(value) if isinstance(each, bool)), None)
         if given is not None and _holds(kind, int, float) and not _holds(kind, bool, Any):
             raise ValueError(f"must be a number, not {str(given).lower()}")
+        text = next((each for each in _values(value) if _is_quoted_number(each)), None)
+        if text is not None and _holds(kind, int, float) and not _holds_text(kind):
+            raise ValueError(f"must be a number without quotes, not {text!r}")
         whole = (each for each in _values(value) if isinstance(each, int))
         if _holds(kind, int) and any(not -MOST_WHOLE <= each < MOST_WHOLE for each in whole):
             raise ValueError("must be a whole number of at most 64 bits")
@@ -100,6 +104,23 @@ def _values(value: Any) -> Iterator[Any]:
 
 def _holds(annotation: Any, *kinds: Any) -> bool:
     return annotation in kinds or any(_holds(each, *kinds) for each in get_args(annotation))
+
+
+def _is_quoted_number(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _holds_text(annotation: Any) -> bool:
+    """Return whether an annotation allows text: any, or that of a Literal."""
+    if annotation in (str, Path, Any) or isinstance(annotation, str):
+        return True
+    return any(map(_holds_text, get_args(annotation)))
 
 
 class EngineSettings(BaseModel):

@@ -1,4 +1,4 @@
-"""Every number of every table is finite, and no boolean is taken for a number."""
+"""Every number of every table is finite, and no boolean or text is taken for a number."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ def test_there_are_many() -> None:
     assert len(NUMBERS) > 150
 
 
-@pytest.mark.parametrize("value", [True, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("value", [True, math.inf, -math.inf, math.nan, "5"])
 def test_every_number_is_checked(value: Any) -> None:
     def refused(table: type[BaseModel], name: str) -> bool:
         if value is True and holds(table.model_fields[name].annotation, bool):
+            return True
+        if value == "5" and holds(table.model_fields[name].annotation, str, Path):
             return True
         for given in (value, [value], {"x": value}):  # whichever the field takes
             try:
@@ -62,6 +64,8 @@ def parse(**args: Any) -> None:
     ("name", "value", "said"),
     [
         ("max_steps", True, "max_steps: must be a number, not true"),
+        ("max_steps", "5", "max_steps: must be a number without quotes, not '5'"),
+        ("betas", ["0.9", 0.9], "betas: must be a number without quotes, not '0.9'"),
         ("max_steps", 10**30, "max_steps: must be a whole number of at most 64 bits"),
         ("max_tokens", 2**63, "max_tokens: must be a whole number of at most 64 bits"),
         ("betas", [0.9, False], "betas: must be a number, not false"),
