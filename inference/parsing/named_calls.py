@@ -50,7 +50,8 @@ _DEEPSEEK_SEPARATOR = "<｜tool▁sep｜>"
 _FENCED = re.compile(r"\s*(?P<name>[^\s`{]+)\s*```(?:json)?(?P<arguments>.*)```\s*", re.DOTALL)
 
 _MISTRAL = re.compile(
-    r"\s*(?P<name>[^\s\[{]+)\s*(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?(?P<arguments>.*)", re.DOTALL
+    r"\s*(?P<name>[^\s\[{\"',]+)\s*(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\]|(?=\{))(?P<arguments>.*)",
+    re.DOTALL,
 )
 
 _GEMMA = re.compile(r"\s*call:\s*(?P<name>[^\s{]+)\s*(?P<arguments>\{.*\})\s*", re.DOTALL)

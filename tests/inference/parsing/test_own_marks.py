@@ -138,6 +138,64 @@ def test_a_broken_call_does_not_take_the_next_one_with_it(family: str, text: str
     assert (second.name, second.malformed) == ("g", None)
 
 
+def nasty(mark: str) -> list[dict[str, Any]]:
+    """Return arguments in which a mark stands where a search for it would end the call."""
+    nested = json.dumps({"x": json.dumps({"y": f'{mark}"q"'})})
+    return [
+        {"text": mark},
+        {"text": f"it's {mark}, isn't it\u2028{mark} \\ é 😀"},
+        {"items": [mark, {"k": f'"{mark}'}]},
+        {"code": f"```\nprint('{mark}')  # \"{mark}\"\n```<![CDATA[{mark}]]>"},
+        # LFM2's template escapes nothing: it writes these as it does texts without backslashes.
+        {"text": f'say \\"{mark}\\" and "{mark}"'},
+        {"text": nested},
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_marks_may_be_quoted_nested_or_in_code(form: Form) -> None:
+    for mark in (mark for mark in MARKS[form.family] if '"' not in mark):
+        for given in nasty(mark)[: 4 if form.family == "lfm2" else None]:
+            calls: list[Call] = [("first", given), ("second", {"n": 1})]
+            calls = calls if form.parallel else calls[:1]
+            stand_in = json.loads(json.dumps(given).replace(mark, STAND_IN))
+            text = form.write("", "", [("first", stand_in), *calls[1:]]).replace(STAND_IN, mark)
+            assert read(form, text, calls) == calls, (mark, given)
+
+
+@pytest.mark.parametrize(
+    "form", [form for form in FORMS if form.family in ESCAPED], ids=lambda form: form.name
+)
+def test_a_mark_may_be_escaped_or_stand_in_a_key(form: Form) -> None:
+    for mark in (mark for mark in MARKS[form.family] if mark.isascii() and '"' not in mark):
+        text = form.write("", "", [("first", {STAND_IN: 1, "text": f"z{STAND_IN}"})])
+        calls: list[Call] = [("first", {mark: 1, "text": f"z{mark}"})]
+        for escaped in (
+            mark,
+            mark.replace("/", "\\/"),
+            mark.replace("<", "\\u003c"),
+            "".join(f"\\u{ord(character):04x}" for character in mark),
+        ):
+            assert read(form, text.replace(STAND_IN, escaped), calls) == calls, escaped
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_an_answer_cut_within_a_call_makes_no_other_call(form: Form) -> None:
+    calls: list[Call] = [("first", {"text": f"a {STAND_IN} b", "n": 3})]
+    text = form.write("", "", calls)
+    # A mark that holds a whole call is one, where what is around it is cut off.
+    for mark in (mark for mark in MARKS[form.family] if '"' not in mark and "]f[" not in mark):
+        whole = text.replace(STAND_IN, mark)
+        wanted = [("first", {"text": f"a {mark} b", "n": 3})]
+        for length in range(len(whole)):
+            answer = PARSERS[form.family].parse(
+                whole[:length], id_prefix="call", tools=tools_of(calls)
+            )
+            for call in answer.tool_calls:
+                if call.malformed is None:
+                    assert (call.name, json.loads(call.arguments)) == wanted[0], whole[:length]
+
+
 def test_a_call_that_ends_within_its_text_is_not_closed() -> None:
     text = '<tool_call>{"name": "f", "arguments": {"text": "end it with </tool_call>"}}'
     (call,) = PARSERS["hermes"].parse(text, id_prefix="call").tool_calls
