@@ -232,8 +232,12 @@ def _read(path: Path) -> Side:
     if not files:
         raise ConfigError(f"--compare: there are no traces in {path}. {NEEDED}")
     side: Side = {}
+    ids: set[str] = set()
     for file in files:
         for trace in TraceStore(file):
+            if trace.id in ids:  # a line that was copied
+                continue
+            ids.add(trace.id)
             said: Mapping[str, Any] = trace.info.get("eval") or {}
             name, model = said.get("environment", trace.environment), said.get("model", file.stem)
             tasks = side.setdefault((str(name), str(model)), {})

@@ -44,6 +44,17 @@ def write(
     return path
 
 
+def test_a_line_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", {"1": [1.0, 0.0], "2": [0.0, 0.0]})
+    b = write(tmp_path / "b", {"1": [1.0, 1.0], "2": [0.0, None]})
+    before = compare(a, b)
+    for folder, line in ((a, 0), (b, -1)):
+        file = folder / "e" / "m" / "traces.jsonl"
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        file.write_text("".join([*lines, lines[line]]), encoding="utf-8")
+    assert compare(a, b) == before
+
+
 def test_the_difference_is_of_the_task_means_and_its_interval_of_independent_numbers(
     tmp_path: Path,
 ) -> None:
