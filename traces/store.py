@@ -57,12 +57,15 @@ class TraceStore:
         """Yield the traces in order, reading as it goes; a torn last line is left out.
 
         Raises:
-            ConfigError: The file does not exist, or a complete line is not a trace.
+            ConfigError: If the file does not exist or cannot be read, or a complete line is not a
+                trace.
         """
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
             raise ConfigError(f"no traces file at {self.path}") from None
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be read: {error.strerror}") from None
         with file:
             for number, line in enumerate(file, start=1):
                 if number == 1:  # Windows editors add a mark

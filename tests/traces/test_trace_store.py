@@ -199,3 +199,8 @@ def test_a_file_that_a_windows_editor_saved_is_read(tmp_path: Path) -> None:
     write(path, "a", "b")
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
     assert read(path) == ["a", "b"]
+
+
+def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(vf.ConfigError, match=f"{tmp_path.name} cannot be read: Is a directory"):
+        list(vf.TraceStore(tmp_path))
