@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -229,8 +230,6 @@ def _read(path: Path) -> Side:
     files = [file for file in files if file.parent.name != "failed" or file == path]
     if not files and path.is_dir():
         files = sorted(path.glob("*.jsonl"))
-    if not files:
-        raise ConfigError(f"--compare: there are no traces in {path}. {NEEDED}")
     side: Side = {}
     ids: set[str] = set()
     for file in files:
@@ -245,9 +244,17 @@ def _read(path: Path) -> Side:
             digest = hashlib.blake2b(content, digest_size=16).hexdigest()
             task = tasks.setdefault(trace.task.id, _Task(digest))
             if trace.score is not None and trace.score.reward is not None:
+                if not math.isfinite(trace.score.reward):
+                    raise ConfigError(
+                        f"--compare: the rollout {trace.id} in {file} has a reward of "
+                        f"{trace.score.reward}; remove its line, or score the rollouts again "
+                        "(--rescore)"
+                    )
                 task.rewards.append(trace.score.reward)
                 if trace.score.outcome is not None:
                     task.successes.append(float(trace.score.outcome >= SOLVED))
             else:
                 task.unscored += 1
+    if not side:
+        raise ConfigError(f"--compare: there are no traces in {path}. {NEEDED}")
     return side

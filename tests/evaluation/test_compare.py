@@ -55,6 +55,17 @@ def test_a_line_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     assert compare(a, b) == before
 
 
+def test_an_infinite_reward_and_an_empty_file_are_named(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", {"1": [1.0, 0.0]})
+    infinite = write(tmp_path / "b", {"1": [1.0, math.inf]})
+    with pytest.raises(vf.ConfigError, match=r"traces\.jsonl has a reward of inf; .*--rescore"):
+        compare(a, infinite)
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    with pytest.raises(vf.ConfigError, match=r"there are no traces in .*empty\.jsonl"):
+        compare(a, empty)
+
+
 def test_the_difference_is_of_the_task_means_and_its_interval_of_independent_numbers(
     tmp_path: Path,
 ) -> None:
