@@ -108,20 +108,26 @@ class _Reader:
         if token in _OPEN:
             return self.group()
         if token in _FRACTIONS and len(self.tokens) > 1:
-            above = self.item()
-            if self.tokens:
-                self.item()
+            above = self.arguments()
             self.terms = 1
             return above
         if token in _BINOMIALS and len(self.tokens) > 1:
-            above = self.item()
-            if self.tokens:
-                self.item()
-            return _factorial(above)
+            return _factorial(self.arguments())
         if token[0].isdecimal() or token[-1].isdecimal():
             number = Decimal(token)
             return float(number.log10()) if number > 1 else 0.0
         return _LETTER if token[0].isalpha() else 0.0
+
+    def arguments(self) -> float:
+        """Read the two arguments of a command, and return the first one's digits."""
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise _TooLarge
+        first = self.item()
+        if self.tokens:
+            self.item()
+        self.depth -= 1
+        return first
 
 
 def _factorial(digits: float) -> float:
