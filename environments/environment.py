@@ -68,8 +68,8 @@ class Environment:
     Some methods are optional, and specified by protocols next to the code that calls them: for
     validation ``oracle`` (:class:`~vf.evaluation.scripts.HasOracle`) and ``hackers``
     (:class:`~vf.evaluation.scripts.HasHackers`), for a teacher ``privileged_context``
-    (:class:`~vf.trainer.learning.privileged.HasPrivilegedContext`), for tasks that have their own
-    sandboxes ``sandbox_spec`` (:class:`~vf.environments.sandboxes.HasSandboxSpec`).
+    (:class:`~vf.trainer.learning.batches.privileged_prompts.HasPrivilegedContext`), for tasks that
+    have their own sandboxes ``sandbox_spec`` (:class:`~vf.environments.sandboxes.HasSandboxSpec`).
 
     Attributes:
         id: The name under which it was registered.

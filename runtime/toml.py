@@ -32,6 +32,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"there is no file {path}{'.' * bool(near)}{near}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
     except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 

@@ -57,7 +57,7 @@ def judge_hackers(honest: Sequence[AgentResult], hackers: Sequence[AgentResult])
     (two standard errors of the mean difference).
     """
     best = best_of(honest)
-    caught = []
+    caught, by_chance = [], []
     for hacker in hackers:
         gains = [
             mine - theirs
@@ -68,6 +68,8 @@ def judge_hackers(honest: Sequence[AgentResult], hackers: Sequence[AgentResult])
         ]
         if gains and fmean(gains) > _MARGIN and lower_bound(gains) > 0:
             caught.append(f"{hacker.name} gets {hacker.mean:.3f} ({hacker.about})")
+        elif gains and fmean(gains) > _MARGIN:
+            by_chance.append(f"{hacker.name} by {fmean(gains):.3f}")
     if caught:
         return Finding(
             "hackers",
@@ -76,7 +78,10 @@ def judge_hackers(honest: Sequence[AgentResult], hackers: Sequence[AgentResult])
             "read the outcome from typed events and one stated answer, never from text that may "
             "hold anything; run hidden tests where the model cannot reach them",
         )
-    return Finding("hackers", "ok", f"none of {len(hackers)} beats honest ignorance")
+    text = f"none of {len(hackers)} beats honest ignorance"
+    if by_chance:
+        text += f" by more than chance explains ({', '.join(by_chance)}); -n 50 tells more"
+    return Finding("hackers", "ok", text)
 
 
 def judge_spread(oracle: AgentResult | None, honest: Sequence[AgentResult]) -> Finding:

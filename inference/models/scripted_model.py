@@ -18,7 +18,7 @@ class ScriptedModel:
     """Answers from a list, or from a function of the messages so far.
 
     A line is text, a :class:`Message`, or ``{tool_name: arguments}`` for tool calls. The script
-    restarts for every rollout.
+    restarts for every rollout. One text, or one mapping, is a script of one turn.
 
     Example::
 
@@ -30,7 +30,10 @@ class ScriptedModel:
     """
 
     def __init__(self, script: Script) -> None:
-        self._script = script if callable(script) else list(script)
+        if isinstance(script, str | Mapping):
+            self._script: Any = [script]
+        else:
+            self._script = script if callable(script) else list(script)
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Return the next line of the script as an answer."""

@@ -77,6 +77,13 @@ def test_the_system_prompt_comes_first_and_is_part_of_the_prompt() -> None:
     assert trace.prompt_messages == 2
 
 
+def test_a_script_may_be_one_text() -> None:
+    trace = run(Countdown(1), vf.ScriptedModel("done"))
+    assert [message.content for message in trace.messages if message.role == "assistant"] == [
+        "done"
+    ]
+
+
 def test_the_model_sees_everything_said_so_far() -> None:
     seen: list[list[str]] = []
 

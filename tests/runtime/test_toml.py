@@ -33,6 +33,13 @@ def test_a_file_from_a_windows_editor_is_read(tmp_path: Path) -> None:
     assert read_toml(path) == {"model": "tiny", "env": {"id": "calculator"}}
 
 
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes('model = "tiny"'.encode("utf-16"))
+    with pytest.raises(ConfigError, match=r"run\.toml is not UTF-8 text: .* at byte 0"):
+        read_toml(path)
+
+
 def test_what_is_nested_too_deeply_is_an_error_like_any_other(tmp_path: Path) -> None:
     file = tmp_path / "deep.toml"
     file.write_text("a = " + "[" * 100_000 + "]" * 100_000)
