@@ -42,9 +42,9 @@ def layers_of_routers(model: Any) -> list[int]:
     return [int(next(part for part in name.split(".") if part.isdigit())) for name in names]
 
 
-def expert_count(router: torch.nn.Module) -> int:
-    """Return how many experts a router chooses from: the rows of its only matrix ``[E, H]``."""
-    return next(len(weight) for weight in router.parameters() if weight.dim() == 2)
+def score_matrix(router: torch.nn.Module) -> torch.nn.Parameter:
+    """Return a router's only matrix ``[E, H]``, which scores E experts."""
+    return next(weight for weight in router.parameters() if weight.dim() == 2)
 
 
 def check_routers(model: Any) -> None:
@@ -63,7 +63,7 @@ def check_routers(model: Any) -> None:
     if not routers:
         raise ValueError(f"{type(model).__name__} has no routers of experts")
     for kind, router in routers.items():
-        weight = next(weight for weight in router.parameters() if weight.dim() == 2)
+        weight = score_matrix(router)
         required = [
             parameter
             for parameter in inspect.signature(router.forward).parameters.values()
@@ -163,7 +163,7 @@ class Forcing(TorchFunctionMode):
         self._counts: list[torch.Tensor] = []
         self.compared = 0
         self._layers = layers_of_routers(model)
-        self._experts = [expert_count(router) for router in routers_of(model)]
+        self._experts = [len(score_matrix(router)) for router in routers_of(model)]
         for place, router in enumerate(routers_of(model)):
             router.register_forward_pre_hook(lambda *_, place=place: self._enter(place))
             router.register_forward_hook(self._leave, always_call=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vf
-from vf.trainer.commands.main import main
+from tests.evaluation.commands import call
 
 RUBRICS = """
 import vf
@@ -43,12 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    try:
-        code = main(["eval", *argv])
-    except SystemExit as error:  # argparse's way out
-        code = int(error.code or 0)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    return call(capsys, *argv)
 
 
 def test_a_folder_is_scored_by_an_environments_rubric(
