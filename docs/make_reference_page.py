@@ -23,9 +23,9 @@ from vf.evaluation.eval_config import (
     Price,
 )
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, EngineSettings, VllmSettings
+from vf.sandbox.bounds import Bounds
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits as SandboxLimits
-from vf.sandbox.hosting.host import Bounds
 from vf.sandbox.hosting.settings import BOUNDS, LIMITS, PROFILE, SPEC
 from vf.sandbox.spec import SandboxSpec
 from vf.trainer.settings.cluster import ClusterConfig, RoleResources

@@ -19,6 +19,7 @@ MODULES = (
     ("vf.sandbox.inside.users", "inside/users.py"),
     ("vf.sandbox.inside.program", "inside/program.py"),
     ("vf.sandbox.inside.keeper", "inside/keeper.py"),
+    ("vf.sandbox.inside.memory", "inside/memory.py"),
     ("vf.sandbox.inside.box", "inside/box.py"),
     ("vf.sandbox.inside.feed", "inside/feed.py"),
     ("vf.sandbox.inside.calls", "inside/calls.py"),

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from typing import Self, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any, Self, TypeVar
 
 from vf.runtime.errors import HostLost, SandboxError
 from vf.sandbox.contract import LEFT_OUT, Address, ExecResult, Output, Process
 from vf.sandbox.folder import Unpack, pack
 from vf.sandbox.process import SessionProcess
 from vf.sandbox.session import Session
+
+log = logging.getLogger("vf.sandbox")
 
 T = TypeVar("T")
 
@@ -343,3 +346,13 @@ class SandboxProcess:
 
 def _ended(end: Ended, began: float) -> ExecResult:
     return ExecResult(KILLED, stderr=f"[{end}]\n", ended=True, duration=time.monotonic() - began)
+
+
+async def see_through(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for the end of a sandbox, though this is cancelled, even twice."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()):
+        log.warning("a sandbox could not be ended: %s", error)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from vf.sandbox.contract import Limits
 
 Pairs = tuple[tuple[str, str], ...]
+MADE_FROM = ("image", "build", "compose", "compose_main", "compose_variables")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +101,24 @@ class SandboxSpec:
 def pairs(values: Iterable[tuple[str, str]] | Mapping[str, str]) -> Pairs:
     """Return variables as sorted pairs, so that they can be part of a key."""
     return tuple(sorted(dict(values).items()))
+
+
+def whole(spec: SandboxSpec | None, own: SandboxSpec) -> SandboxSpec:
+    """Return what a task says on top of what the settings say.
+
+    Args:
+        spec: The task's.
+        own: That of the settings.
+    """
+    if spec is None:
+        return own
+    nothing = SandboxSpec()
+    defaults = {field.name: getattr(nothing, field.name) for field in fields(SandboxSpec)}
+    said: dict[str, Any] = {
+        name: getattr(spec, name)
+        for name, default in defaults.items()
+        if getattr(spec, name) != default
+    }
+    if said.keys() & {"image", "build", "compose"}:  # in place of all that the settings have
+        said = {name: defaults[name] for name in MADE_FROM} | said
+    return replace(own, **said | {"env": {**dict(own.env), **dict(spec.env)}})

@@ -13,7 +13,7 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO, Self, TypeVar
 
@@ -43,7 +43,7 @@ from vf.sandbox.container.snapshot import (
 from vf.sandbox.container.stream import Stream
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.session import Session
-from vf.sandbox.session_sandbox import Ended, SessionSandbox
+from vf.sandbox.session_sandbox import Ended, SessionSandbox, see_through
 
 log = logging.getLogger("vf.sandbox")
 
@@ -167,7 +167,7 @@ class DockerSandbox(SessionSandbox):
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             # The engine's answer is on its way: only then is there something to remove.
-            await _in_any_case(_undo(work))
+            await see_through(_undo(work))
             raise
 
     @classmethod
@@ -369,13 +369,3 @@ async def _discard(engine: Engine, name: str) -> None:
         forget(name)
     finally:
         engine.live.discard(name)
-
-
-async def _in_any_case(work: Coroutine[Any, Any, None]) -> None:
-    """See it through, though we are cancelled, even twice."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
-    if not task.cancelled() and (error := task.exception()):
-        log.warning("a container could not be removed: %s", error)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-WIDE = range(2**28, 2**29)  # no account of a machine, and no subordinate id, is in it
+from vf.sandbox.uids import WIDE
+
 NARROW = range(10_000, 60_000)  # within the 65,536 ids that a user namespace maps usually
 NPROC = 8192
 ISOLATING = (1, 41)  # the API's version in Docker 20.10
@@ -74,17 +73,3 @@ def _api(version: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(int(part) for part in str(version.get("ApiVersion")).split("."))
     except ValueError:
         return ()
-
-
-_count = itertools.count(int.from_bytes(os.urandom(4), "big"))
-
-
-def next_uids(features: Features) -> tuple[int, int]:
-    """Return two uids for one container: the supervisor's, and one for the model's code.
-
-    They are taken one after the other, from a random start. Linux counts inotify instances, message
-    queues, pending signals and more by uid on the whole machine, so containers with one uid could
-    starve each other of them.
-    """
-    first = 2 * next(_count) % len(features.uids)
-    return features.uids[first], features.uids[first + 1]

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Literal
 
-from vf.sandbox.container.features import Features, next_uids
+from vf.sandbox.container.features import Features
 from vf.sandbox.container.joined import Joined
-from vf.sandbox.container.seccomp import seccomp_profile
 from vf.sandbox.contract import Limits
+from vf.sandbox.seccomp import seccomp_profile
 from vf.sandbox.spec import Pairs, SandboxSpec, pairs
+from vf.sandbox.uids import next_uids
 
 log = logging.getLogger("vf.sandbox")
 
@@ -277,7 +278,7 @@ def container_settings(
         labels: What it is labelled with.
         features: What the engine can do.
     """
-    guard, uid = uids = next_uids(features)
+    guard, uid = uids = next_uids(features.uids)
     limits, workdir = profile.limits, profile.code_workdir
     supervisor = (resources.files("vf.sandbox") / "supervisor.py").read_text("utf-8")
     flags = ["--guard", str(guard), "--user", profile.code_user or f"{uid}:{uid}"]

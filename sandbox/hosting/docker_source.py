@@ -15,8 +15,8 @@ from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.host import Host, open_host
 from vf.sandbox.hosting.hosts import Hosts, answering, check_hosts
 from vf.sandbox.hosting.settings import DockerSettings
-from vf.sandbox.hosting.wanted import check_spec, whole
-from vf.sandbox.spec import SandboxSpec
+from vf.sandbox.hosting.wanted import check_spec
+from vf.sandbox.spec import SandboxSpec, whole
 from vf.sandbox.stats import HostStats
 
 _keeping: set[asyncio.Task[None]] = set()  # a loop's own references are weak

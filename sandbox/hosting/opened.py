@@ -14,10 +14,8 @@ from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.snapshot import is_snapshot
 from vf.sandbox.images.builds import Images
 from vf.sandbox.services.opening import Services, open_services
-from vf.sandbox.services.proxy import Proxy
+from vf.sandbox.services.proxy import PROXY_PORT, Proxy
 from vf.sandbox.spec import SandboxSpec
-
-PROXY_PORT = 3128  # on the sandbox's own loopback
 
 
 @dataclass(slots=True)

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import ConfigError, did_you_mean
+from vf.sandbox.bounds import PULLS, Bounds
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits
-from vf.sandbox.hosting.host import Bounds
+from vf.sandbox.hosting import values
+from vf.sandbox.hosting.values import LIMITS
 from vf.sandbox.hosting.wanted import check_spec
-from vf.sandbox.images.builds import PULLS
 from vf.sandbox.spec import Build, SandboxSpec
 
-LIMITS = [field.name for field in fields(Limits)]
 BOUNDS = [field.name for field in fields(Bounds)]
 BUILD = [field.name for field in fields(Build)]
 PROFILE = ["image", "network", "runtime", "packages", "writable", "user", "workdir", "env"]
@@ -49,24 +49,22 @@ def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
         ConfigError: A value is wrong; names the setting.
     """
 
-    def require(good: Callable[[Any], bool], what: str, *names: str) -> None:
-        for name in names:
-            if name in settings and not good(settings[name]):
-                raise ConfigError(f"sandbox.{name} must be {what}, got {settings[name]!r}")
+    values.require_counts(settings, "pool", "concurrency", "max_containers", "build_concurrency")
 
-    counts = ("pool", "concurrency", "max_containers", "build_concurrency")
-    require(lambda value: type(value) is int and value >= 1, "a whole number, at least 1", *counts)
-    require(_number, "a number", *LIMITS)
-    require(lambda value: _number(value) and value > 0, "a positive number", "image_disk")
-    require(_name, "a name", "image", "network", "runtime", "user", "workdir")
-    require(_names, "a list of names", "packages")
-    require(_texts, 'a table of texts, { NAME = "value" }', "env", "compose_variables")
+    def require(good: Callable[[Any], bool], what: str, *names: str) -> None:
+        values.require(settings, good, what, *names)
+
+    require(values.number, "a number", *LIMITS)
+    require(lambda value: values.number(value) and value > 0, "a positive number", "image_disk")
+    require(values.name, "a name", "image", "network", "runtime", "user", "workdir")
+    require(values.names, "a list of names", "packages")
+    require(values.texts, 'a table of texts, { NAME = "value" }', "env", "compose_variables")
     require(lambda value: isinstance(value, bool), "true or false", "writable")
     choices = " or ".join(f'"{name}"' for name in PULLS)
     require(lambda value: value in PULLS, choices, "pull")
-    require(_name, "the path of a Compose file", "compose")
-    require(_name, "a service's name", "compose_main")
-    require(_names, "a list of hosts", "allow")
+    require(values.name, "the path of a Compose file", "compose")
+    require(values.name, "a service's name", "compose_main")
+    require(values.names, "a list of hosts", "allow")
     made = [name for name in ("image", "build", "compose") if name in settings]
     if len(made) > 1 or (made and made != ["image"] and "packages" in settings):
         own = " and ".join(f"sandbox.{name}" for name in [*made, "packages"][:2])
@@ -121,7 +119,7 @@ def _address(value: Any, name: str) -> Address:
 def _build(value: Any) -> Build:
     """Return what an image is built from: a folder's path, or a table of ``Build``'s fields."""
     table = {"folder": value} if isinstance(value, str) else value
-    if not isinstance(table, Mapping) or not _name(table.get("folder")):
+    if not isinstance(table, Mapping) or not values.name(table.get("folder")):
         raise ConfigError(
             f'sandbox.build must be a folder, or a table with folder = "...", got {value!r}'
         )
@@ -132,10 +130,10 @@ def _build(value: Any) -> Build:
                 f"sandbox.build has no setting {name!r}.{hint} It takes: {', '.join(BUILD)}"
             )
     for name, good, what in (
-        ("dockerfile", _name, "the name of a file"),
-        ("args", _texts, 'a table of texts, { NAME = "value" }'),
-        ("target", _name, "a stage's name"),
-        ("timeout", _number, "a number of seconds"),
+        ("dockerfile", values.name, "the name of a file"),
+        ("args", values.texts, 'a table of texts, { NAME = "value" }'),
+        ("target", values.name, "a stage's name"),
+        ("timeout", values.number, "a number of seconds"),
     ):
         if name in table and not good(table[name]):
             raise ConfigError(f"sandbox.build.{name} must be {what}, got {table[name]!r}")
@@ -143,21 +141,3 @@ def _build(value: Any) -> Build:
         return Build(**table)
     except ValueError as error:
         raise ConfigError(f"sandbox.build: {error}") from error
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-def _name(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and isinstance(text, str) for name, text in value.items()
-    )

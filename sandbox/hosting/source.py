@@ -15,6 +15,7 @@ from vf.sandbox.spec import SandboxSpec
 if TYPE_CHECKING:
     from vf.sandbox.stats import HostStats
 
+BACKENDS = ["docker", "bubblewrap", "local"]
 _LOCAL = ["backend", "unsafe_local"]
 
 # A backend's name, a table of settings, a source, or a function that opens a sandbox.
@@ -28,7 +29,10 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
         sandbox: ``"docker"``; or a table with ``backend = "docker"`` and any of ``image``,
             ``build``, ``compose``, ``network``, ``allow``, ``runtime``, ``packages`` (a list, from
             PyPI), ``writable``, ``user``, ``workdir``, ``env``, and the fields of
-            :class:`~vf.sandbox.hosting.host.Bounds` and :class:`~vf.sandbox.contract.Limits`; or
+            :class:`~vf.sandbox.bounds.Bounds` and :class:`~vf.sandbox.contract.Limits`; or
+            ``"bubblewrap"``, namespaces of this machine without a container engine, or a table with
+            ``backend = "bubblewrap"`` and any of ``allow``, ``workdir``, ``env``, ``pool``,
+            ``concurrency``, ``max_containers`` and the limits; or
             ``{backend = "local", unsafe_local = true}``, which runs code on this machine,
             unprotected; or a function that returns a context that opens one; or a source, which
             is returned unchanged.
@@ -45,10 +49,10 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
             ) from None
     settings = {"backend": sandbox} if isinstance(sandbox, str) else sandbox
     backend = settings.get("backend", "docker")
-    if backend not in ("docker", "local"):
-        hint = did_you_mean(str(backend), ["docker", "local"])
+    if backend not in BACKENDS:
+        hint = did_you_mean(str(backend), BACKENDS)
         raise ConfigError(
-            f'there is no sandbox {backend!r}.{hint} It must be "docker", or '
+            f'there is no sandbox {backend!r}.{hint} It must be "docker", "bubblewrap", or '
             '{backend = "local", unsafe_local = true}'
         )
     if backend == "docker":
@@ -58,6 +62,15 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
 
         _check_names("docker", settings, DOCKER)
         return DockerSource(docker_settings(settings))
+    if backend == "bubblewrap":
+        from vf.sandbox.hosting.bubblewrap_source import (
+            BUBBLEWRAP,
+            BubblewrapSource,
+            bubblewrap_settings,
+        )
+
+        _check_names("bubblewrap", settings, BUBBLEWRAP)
+        return BubblewrapSource(bubblewrap_settings(settings))
     _check_names("local", settings, _LOCAL)
     if settings.get("unsafe_local") is not True:
         raise ConfigError(
@@ -96,10 +109,9 @@ async def open_sandbox(
         ConfigError: A setting is wrong, or the container engine is missing something.
         SandboxError: The engine failed, or the image cannot be built or pulled.
     """
-    from vf.sandbox.hosting.docker_source import DockerSource
-
     source = sandbox_source(sandbox)
-    alone = source.open_alone if isinstance(source, DockerSource) else source.open
+    # Without the pools that a source for many episodes has.
+    alone = getattr(source, "open_alone", source.open)
     async with alone(spec) as box:
         yield box
 

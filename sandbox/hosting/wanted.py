@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.profile import Profile, profile_for
@@ -12,35 +11,12 @@ from vf.sandbox.services.allow import AllowList
 from vf.sandbox.services.compose import Compose, read_compose
 from vf.sandbox.spec import Build, SandboxSpec
 
-MADE_FROM = ("image", "build", "compose", "compose_main", "compose_variables")
-
-
-def whole(spec: SandboxSpec | None, own: SandboxSpec) -> SandboxSpec:
-    """Return what a task says on top of what the settings say.
-
-    Args:
-        spec: The task's.
-        own: That of the settings.
-    """
-    if spec is None:
-        return own
-    nothing = SandboxSpec()
-    defaults = {field.name: getattr(nothing, field.name) for field in fields(SandboxSpec)}
-    said: dict[str, Any] = {
-        name: getattr(spec, name)
-        for name, default in defaults.items()
-        if getattr(spec, name) != default
-    }
-    if said.keys() & {"image", "build", "compose"}:  # in place of all that the settings have
-        said = {name: defaults[name] for name in MADE_FROM} | said
-    return replace(own, **said | {"env": {**dict(own.env), **dict(spec.env)}})
-
 
 def check_spec(spec: SandboxSpec, base: Profile) -> None:
     """Check that containers can be made from a spec, as far as it shows without an engine.
 
     Args:
-        spec: As :func:`whole` returned it.
+        spec: As :func:`~vf.sandbox.spec.whole` returned it.
         base: What holds where it says nothing.
 
     Raises:

@@ -12,10 +12,11 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import IO
 
 from vf.runtime.errors import SandboxError
 from vf.runtime.workers import in_thread
+from vf.sandbox.bounds import DISK, Pull
 from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
 from vf.sandbox.images.context import Context, read_context, write_context
 from vf.sandbox.images.ledger import Ledger, ledger_of
@@ -25,8 +26,6 @@ from vf.sandbox.stats import ImageStats
 
 log = logging.getLogger("vf.sandbox")
 
-Pull = Literal["missing", "never"]
-PULLS: tuple[Pull, ...] = get_args(Pull)
 
 FOLDER = Path("~/.cache/vf-rl/images")
 REPOSITORY = "vf-build"
@@ -34,7 +33,6 @@ PULL_TIMEOUT = 1800.0  # seconds
 RETRY_AFTER = 300.0  # seconds until what failed is tried again
 LAST_LINES = 15  # of a log, in an error
 SPOOL = 2**24  # bytes of a context that are kept in memory
-DISK = 50 * 2**30  # bytes
 
 
 class ImageFailed(SandboxError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import fcntl
 import os
@@ -15,6 +16,7 @@ from vf.sandbox.frames import FrameError, encode
 from vf.sandbox.inside import kernel
 from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import CHUNK, Loop, Outlet
+from vf.sandbox.inside.memory import MemoryWatch
 from vf.sandbox.inside.users import Account, Users
 
 ENDING = {signal.SIGTERM, signal.SIGHUP}
@@ -44,15 +46,22 @@ class Box:
                 os.makedirs(self.workdir, exist_ok=True)
             os.chdir("/")
             kernel.give_up_root(self.guard, kernel.KEPT | self.granted)
-        self.walls = kernel.walls() if self.switch else -1
+        first = os.getpid() == 1  # of a PID namespace: nobody else is in it
+        self.walls = kernel.walls() if self.switch or first else -1
+        self.filter = base64.b64decode(flags.filter)
         given = dict(pair.split("=", 1) for pair in flags.env)
         self._home_given = "HOME" in given
         home = {"HOME": flags.home or account.home}
         self.env = {"PATH": PATH, **(given or os.environ), **home, **given, "PWD": self.workdir}
-        self.oom = kernel.OomCounter()
         self.calls: dict[int, Any] = {}  # requests under way
         self.code = 0
         self.helpers: set[int] = set()
+        folders = [self.workdir, "/tmp", "/dev/shm"]
+        self.oom: kernel.OomCounter | MemoryWatch = (
+            MemoryWatch(self.loop, flags.memory, folders, lambda: self.helpers)
+            if flags.memory
+            else kernel.OomCounter()
+        )
         self.keepers: list[Keeper] = []  # of all programs that may have left something
         self.requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
         out = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -171,7 +180,11 @@ class Box:
 
     def _when_ended(self, number: int, keepers: list[Keeper], deadline: float) -> None:
         # Only of these: others take the places of those that waited for a program.
-        if not any(keeper.alive for keeper in keepers):
+        left = any(keeper.alive for keeper in keepers)
+        for pid in [] if left else self._unkept():
+            self.who.kill(pid, signal.SIGKILL)
+            left = True
+        if not left:
             self.answer(number, {"done": True})
         elif time.monotonic() > deadline:
             self.lost(number, "processes survived a kill")
@@ -199,14 +212,12 @@ class Box:
     def _strangers(self) -> list[int]:
         """Return the living processes below this one or of the model's user, except our helpers."""
         found = set(kernel.owned_by(self.who.uid)) if self.switch else set()
-        everybody = kernel.processes()
-        for process in everybody.values():
-            above: kernel.Process | None = process
-            while above is not None and above.pid != os.getpid():
-                above = everybody.get(above.parent)
-            if above is not None and process.state not in "ZX":
-                found.add(process.pid)
+        found.update(kernel.below(os.getpid()))
         return sorted(found - self.helpers - {os.getpid()})
+
+    def _unkept(self) -> set[int]:
+        """Return the living processes whose keeper is gone: code of its uid may have killed it."""
+        return set() if self.switch else kernel.below(os.getpid(), but=self.helpers)
 
     def _bury(self) -> None:
         """Bury dead keepers, and orphans whose keeper was killed; end where a signal says so."""

@@ -81,7 +81,7 @@ class Spare:
     def _make(self, who: kernel.Identity) -> Keeper:
         box = self._box
         back = self._back if who == box.who else None
-        keeper = Keeper(box.loop, Stage(who, box.rlimits, box.walls), back)
+        keeper = Keeper(box.loop, Stage(who, box.rlimits, box.walls, box.filter), back)
         box.keep(keeper)
         return keeper
 

@@ -141,7 +141,7 @@ class Console:
             os.set_blocking(self._answer, False)
             self._out = Capture(box.loop, out_r, KEPT)
             self._err = Capture(box.loop, err_r, KEPT)
-            self._keeper = Keeper(box.loop, Stage(box.who, box.rlimits, box.walls))
+            self._keeper = Keeper(box.loop, Stage(box.who, box.rlimits, box.walls, box.filter))
             box.keep(self._keeper)
             self._keeper.run(self, self._program.argv, box.env, box.workdir, fds)
             self._partial, self._orders = b"", 0

@@ -8,10 +8,11 @@ import os
 import signal
 import stat
 import time
-from typing import Iterator, NamedTuple  # noqa: UP035  (Python 3.9 runs this)
+from typing import Collection, Iterator, NamedTuple  # noqa: UP035  (Python 3.9 runs this)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _DEATHSIG, _DUMPABLE, _KEEP_CAPABILITIES, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 8, 36, 38
+_SECCOMP, _FILTER = 22, 2
 # Landlock: its system calls, which have one number everywhere, and what a ruleset handles.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
@@ -212,6 +213,22 @@ def walls() -> int:
     return ruleset
 
 
+class _Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+def restrict_calls(code: bytes) -> None:
+    """Obey a filter of system calls for good: instructions of BPF; none where there is none.
+
+    Raises:
+        OSError: The kernel does not take it.
+    """
+    if code:
+        program = _Filter(len(code) // 8, code)
+        if _libc.prctl(_SECCOMP, _FILTER, ctypes.byref(program), 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "the filter of system calls is refused")
+
+
 def stay_within(ruleset: int) -> None:
     """Obey a ruleset for good, as does whatever this process starts; -1 is none."""
     if ruleset >= 0:
@@ -267,6 +284,22 @@ def processes() -> dict[int, Process]:
                 fields = file.read().rpartition(b")")[2].split()
                 pid = int(name)
                 found[pid] = Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+    return found
+
+
+def below(pid: int, but: Collection[int] = ()) -> set[int]:
+    """Return the living processes below one, without some and all that is below those."""
+    children: dict[int, list[Process]] = {}
+    for process in processes().values():
+        children.setdefault(process.parent, []).append(process)
+    found: set[int] = set()
+    roots = [pid]
+    while roots:
+        for process in children.get(roots.pop(), []):
+            if process.pid not in but:
+                roots.append(process.pid)
+                if process.state not in "ZX":
+                    found.add(process.pid)
     return found
 
 

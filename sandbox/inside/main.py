@@ -5,8 +5,9 @@ otherwise nobody else in the PID namespace may have that uid: at the end all of 
 killed),
 ``--workdir PATH`` the working directory, ``--lifetime SECONDS`` until it ends by itself,
 ``--rlimit NAME=N`` for everything that it starts (NAME as in ``resource.RLIMIT_NAME``),
-``--home PATH`` the model's home, ``--parent PID`` whom to end with, ``--remove PATH`` what to
-remove at the end.
+``--memory BYTES`` what all of it may take, where no control group bounds it, ``--filter BASE64`` a
+filter of system calls for everything that it starts, ``--home PATH`` the model's home,
+``--parent PID`` whom to end with, ``--remove PATH`` what to remove at the end.
 """
 
 from __future__ import annotations
@@ -186,6 +187,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--home")
     parser.add_argument("--lifetime", type=float)
     parser.add_argument("--rlimit", action="append", default=[])
+    parser.add_argument("--memory", type=int)
+    parser.add_argument("--filter", default="")
     parser.add_argument("--parent", type=int)
     parser.add_argument("--remove")
     flags = parser.parse_args(arguments)

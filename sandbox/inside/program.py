@@ -26,11 +26,16 @@ Order = Tuple[Union[List[str], str], Dict[str, str], str]  # noqa: UP006, UP007
 
 
 class Stage(NamedTuple):
-    """Where a program will run; ``walls`` is a Landlock ruleset."""
+    """Where a program will run.
+
+    ``walls`` is a Landlock ruleset, ``filter`` one of system calls, as kernel.restrict_calls has
+    it.
+    """
 
     who: kernel.Identity
     rlimits: list[tuple[int, int]]
     walls: int
+    filter: bytes = b""
 
 
 def start(
@@ -62,6 +67,7 @@ def start(
         enter(cwd)
         if isinstance(argv, str):
             argv = shell(argv)
+        kernel.restrict_calls(stage.filter)
         name = argv[0] if argv else ""
         code = execute(argv, env) if name else 127
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
@@ -169,8 +175,9 @@ def shell(line: str) -> list[str]:
         return ["/bin/sh", "-c", line]
     if "\0" in line:
         raise ValueError("embedded null byte")  # as execve says of a shorter one
-    fd = os.memfd_create("line")
+    fd = os.memfd_create("line", os.MFD_ALLOW_SEALING)
     write_all(fd, os.fsencode(line))
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
     os.dup2(fd, 9)
     os.set_inheritable(9, True)  # which dup2 leaves alone where it is the same
     return ["/bin/sh", "/proc/self/fd/9"]

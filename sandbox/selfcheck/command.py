@@ -16,6 +16,7 @@ from vf.runtime.errors import ConfigError
 from vf.runtime.visible import visible
 from vf.sandbox.container.opening import open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.pool import SandboxPool
 from vf.sandbox.selfcheck.check import CheckResult
 from vf.sandbox.selfcheck.run import PATIENCE, check_contract, group_names
 
@@ -46,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="examples:\n"
         "  vf-rl sandbox self-check\n"
         "  vf-rl sandbox self-check --group files --group timeouts --image my-image:1\n"
+        "  vf-rl sandbox self-check --backend bubblewrap\n"
         "  vf-rl sandbox self-check --backend my_package.my_module:MySandbox\n\n"
         "Exit codes: 0 every check passed, 1 one failed, 2 bad usage or no such backend.",
     )
@@ -53,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
         "--backend",
         default="docker",
         metavar="NAME",
-        help="docker, local, or module:callable that returns a sandbox (default: %(default)s)",
+        help="docker, bubblewrap, local, or module:callable that returns a sandbox "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--unsafe-local",
@@ -103,6 +106,11 @@ async def _backend(options: argparse.Namespace) -> AsyncIterator[Open]:
         profile = Profile(image=options.image, runtime=options.runtime)
         async with open_pool(profile, size=2, concurrency=2) as pool:
             yield pool.acquire
+    elif options.backend == "bubblewrap":
+        from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox
+
+        async with SandboxPool(lambda: BubblewrapSandbox.create(warm=True), 2) as pool:
+            yield pool.acquire
     elif options.backend == "local":
         if not options.unsafe_local:
             raise ConfigError(
@@ -119,8 +127,8 @@ def _find(place: str) -> Open:
     module, _, name = place.partition(":")
     if not name:
         raise ConfigError(
-            f"there is no backend {place!r}: it is docker, local, or module:callable, such as "
-            "my_module:MySandbox"
+            f"there is no backend {place!r}: it is docker, bubblewrap, local, or module:callable, "
+            "such as my_module:MySandbox"
         )
     try:
         found: Open = getattr(importlib.import_module(module), name)

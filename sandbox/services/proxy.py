@@ -24,6 +24,7 @@ from typing import Self
 from vf.sandbox.services.allow import AllowList, Ip, Target
 from vf.sandbox.services.requests import BadRequest, Request, read_request
 
+PROXY_PORT = 3128  # on a sandbox's own loopback
 CONNECTIONS = 128  # at once, of one proxy
 HEAD = 2**15  # bytes of a request before its body
 HEAD_TIMEOUT = 30.0  # seconds until all of them must have come

@@ -22,8 +22,8 @@ from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_container, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, SYSCTLS, Profile
 from vf.sandbox.container.reaper import find
-from vf.sandbox.container.seccomp import seccomp_profile
 from vf.sandbox.contract import Limits
+from vf.sandbox.seccomp import seccomp_profile
 
 MIB = 2**20
 

@@ -17,6 +17,7 @@ import pytest
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.boot import source_of
+from vf.sandbox.bounds import Bounds
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
@@ -24,7 +25,7 @@ from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.reaper import PREFIX, this_process
 from vf.sandbox.container.snapshot import REPOSITORY, reap_snapshots
 from vf.sandbox.contract import Limits
-from vf.sandbox.hosting.host import Bounds, Host
+from vf.sandbox.hosting.host import Host
 from vf.sandbox.images.builds import Images
 from vf.sandbox.spec import SandboxSpec
 

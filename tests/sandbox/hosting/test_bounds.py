@@ -8,7 +8,7 @@ import vf
 from vf.environments.sandboxes import most_containers
 from vf.runtime.errors import ConfigError
 from vf.runtime.share import Share
-from vf.sandbox.hosting.host import Bounds
+from vf.sandbox.bounds import Bounds
 from vf.sandbox.hosting.source import sandbox_source
 
 FILES = 1000

@@ -15,13 +15,14 @@ from tests.sandbox.conftest import small_profile
 from tests.sandbox.own_images import REPOSITORY, remove_images
 from tests.waiting import until
 from vf.runtime.errors import ConfigError, SandboxError
+from vf.sandbox.bounds import Bounds
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import find, this_process
 from vf.sandbox.contract import Limits
-from vf.sandbox.hosting.host import Bounds, Host
-from vf.sandbox.hosting.wanted import check_spec, whole
+from vf.sandbox.hosting.host import Host
+from vf.sandbox.hosting.wanted import check_spec
 from vf.sandbox.images.builds import ImageFailed, Images
-from vf.sandbox.spec import Build, SandboxSpec
+from vf.sandbox.spec import Build, SandboxSpec, whole
 
 PROFILE = small_profile()
 A, B, C = (SandboxSpec(env={"WHICH": name}) for name in "ABC")

@@ -1,0 +1,271 @@
+"""A sandbox of namespaces: bubblewrap makes them, and the supervisor is PID 1 in them.
+
+Its stdin and stdout are pipes of this process. When this process closes them, or dies however it
+dies, the kernel ends PID 1, and with it all that is in the namespace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Self
+
+from vf.runtime.errors import SandboxError
+from vf.sandbox.bubblewrap.filters import program_filter, supervisor_filter
+from vf.sandbox.bubblewrap.system import (
+    FILES,
+    ID,
+    USER,
+    System,
+    checked_system,
+    namespaces,
+    outer_uid,
+)
+from vf.sandbox.contract import Limits
+from vf.sandbox.session import Session
+from vf.sandbox.session_sandbox import SessionSandbox, see_through
+from vf.sandbox.spec import Pairs, pairs
+
+WORKSPACE = "/workspace"
+SHM = 16 * 2**20
+OPEN_FILES = 4096
+START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
+END_TIMEOUT = 20.0  # seconds that it has to kill everything and end
+READ_AHEAD = 2**20  # bytes
+FEWEST_PIDS = 16
+# For enter.py, in a user namespace that owns nothing of this machine's; it gives them up.
+CAPABILITIES = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP")
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How a sandbox is made.
+
+    Attributes:
+        limits: What it may use.
+        workdir: The working directory.
+        env: Environment variables of everything that runs inside; a mapping is turned into sorted
+            pairs.
+
+    Raises:
+        ValueError: The limits do not fit together, or the working directory is not below ``/``.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    workdir: str = WORKSPACE
+    env: Pairs | Mapping[str, str] = ()
+
+    def __post_init__(self) -> None:
+        """Check what depends on more than one field."""
+        object.__setattr__(self, "env", pairs(self.env))
+        limits = self.limits
+        if not math.isfinite(limits.lifetime):
+            raise ValueError("lifetime must be finite: a sandbox has to end by itself")
+        if limits.pids < FEWEST_PIDS:
+            raise ValueError(f"pids must be at least {FEWEST_PIDS}, got {limits.pids}")
+        if not self.workdir.startswith("/") or os.path.normpath(self.workdir) == "/":
+            raise ValueError(f"workdir must be an absolute path below /, got {self.workdir!r}")
+        if (files := limits.workspace + limits.tmp + SHM) >= limits.memory:
+            raise ValueError(
+                f"workspace + tmp + {SHM} in /dev/shm = {files} bytes, all of which count as "
+                f"memory, leave none of memory = {limits.memory}"
+            )
+
+    def plan(self) -> dict[str, object]:
+        """Return what enter.py does."""
+
+        def options(size: float, mode: str) -> str:
+            return f"size={int(size)},nr_inodes={int(self.limits.files)},mode={mode}"
+
+        folders = {
+            self.workdir: options(self.limits.workspace, "0700"),
+            "/tmp": options(self.limits.tmp, "1777"),
+            "/dev/shm": options(SHM, "1777"),
+        }
+        return {"folders": folders, "filter": base64.b64encode(supervisor_filter()).decode()}
+
+    def flags(self) -> list[str]:
+        """Return the flags of the supervisor."""
+        limits = self.limits
+        rlimits = {
+            "CORE": 0,
+            "DATA": int(limits.memory),
+            "FSIZE": int(limits.workspace),
+            "MEMLOCK": 2**16,
+            "NOFILE": OPEN_FILES,
+            "NPROC": int(limits.pids),
+        }
+        flags = ["--user", f"{ID}:{ID}", "--workdir", self.workdir, "--home", self.workdir]
+        flags += ["--lifetime", str(limits.lifetime), "--memory", str(int(limits.memory))]
+        flags += ["--filter", base64.b64encode(program_filter()).decode()]
+        for name, value in rlimits.items():
+            flags += ["--rlimit", f"{name}={value}"]
+        return flags
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables of everything that runs inside."""
+        return {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "USER": USER,
+            "LOGNAME": USER,
+            **dict(self.env),
+        }
+
+
+class BubblewrapSandbox(SessionSandbox):
+    """Processes of this machine in namespaces of their own; made by :meth:`create`.
+
+    They see the system's programs and libraries, read-only, and nothing else of this machine: no
+    network, none of its files, processes, users or variables. Code runs without any right; it has
+    the supervisor's uid, but cannot signal PID 1, nor read it.
+
+    Attributes:
+        name: What error messages call it.
+    """
+
+    def __init__(
+        self, name: str, session: Session, process: asyncio.subprocess.Process, said: list[bytes]
+    ) -> None:
+        super().__init__(name, session)
+        self._process, self._said = process, said
+
+    @classmethod
+    async def create(cls, made: Made | None = None, *, warm: bool = False) -> Self:
+        """Start one. It is ended again if this is cancelled or fails.
+
+        Args:
+            made: How it is made.
+            warm: Start the lasting interpreter and shell now, so that the first call need not wait.
+
+        Raises:
+            ConfigError: None can be made on this machine; says how to change that.
+            SandboxError: It did not start.
+        """
+        made, system = made or Made(), await checked_system()
+        name = f"bubblewrap-{os.getpid()}-{next(_numbers)}"
+        try:
+            process = await _spawn(made, system)
+        except OSError as error:
+            raise SandboxError(f"{name} did not start: {error}") from error
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said: list[bytes] = []
+        listening = asyncio.ensure_future(_listen(process.stderr, said))
+
+        async def cause() -> str:
+            await listening
+            return _describe(await process.wait(), said)
+
+        session = Session(process.stdout, process.stdin, name=name, cause=cause)
+        sandbox = cls(name, session, process, said)
+        try:
+            await session.begin(timeout=START_TIMEOUT)
+            if warm:
+                await session.warm()
+        except BaseException:
+            await see_through(sandbox.close())
+            raise
+        return sandbox
+
+    async def _outside(self) -> str | None:
+        """Return what ended it if that was a signal to bubblewrap, which nothing inside can send.
+
+        What ends PID 1 itself is what ran inside: its memory, its time, its signals.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5.0):
+                code = await self._process.wait()
+                return f"signal {-code} ended bubblewrap" if code < 0 else None
+        return None
+
+    async def _close(self) -> None:
+        """End it; at once where this is cancelled, as a loop that ends does to everything in it."""
+        assert self._session is not None
+        assert self._process.stdin is not None
+        try:
+            async with asyncio.timeout(END_TIMEOUT):
+                await self._session.close()
+                self._process.stdin.close()
+                await _ended(self._process)
+        except (TimeoutError, asyncio.CancelledError):
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await _ended(self._process)
+
+
+async def _spawn(made: Made, system: System) -> asyncio.subprocess.Process:
+    package = resources.files("vf.sandbox")
+    enter = (package / "bubblewrap/enter.py").read_text("utf-8")
+    supervisor = (package / "supervisor.py").read_text("utf-8")
+    arguments = [*namespaces(), *CAPABILITIES, *system.mounts]
+    for name, value in made.variables().items():
+        arguments += ["--setenv", name, value]
+    arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--dir", made.workdir]
+    uid = outer_uid()
+    with _files() as (files, descriptors):
+        arguments += [*files, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
+        return await asyncio.create_subprocess_exec(
+            *(system.bwrap, *arguments, "--", system.python, "-I", "-S", "-c", enter),
+            *(json.dumps(made.plan()), supervisor, *made.flags()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=descriptors,
+            cwd="/",
+            env={},
+            start_new_session=True,  # Ctrl-C is for this process, which then ends it
+            limit=READ_AHEAD,
+            user=uid,
+            group=uid,
+            extra_groups=None if uid is None else [],
+        )
+
+
+@contextlib.contextmanager
+def _files() -> Iterator[tuple[list[str], list[int]]]:
+    """Have the small files of /etc as arguments of bubblewrap, and the descriptors they name."""
+    arguments: list[str] = []
+    descriptors: list[int] = []
+    try:
+        for path, text in FILES.items():
+            file = os.memfd_create("etc")
+            descriptors.append(file)
+            os.write(file, text.encode())
+            os.lseek(file, 0, os.SEEK_SET)
+            arguments += ["--perms", "0444", "--ro-bind-data", str(file), path]
+        yield arguments, descriptors
+    finally:
+        for file in descriptors:
+            os.close(file)
+
+
+async def _listen(reader: asyncio.StreamReader, said: list[bytes]) -> None:
+    """Keep the beginning of what bubblewrap and the supervisor say on stderr."""
+    while data := await reader.read(READ_AHEAD):
+        if sum(map(len, said)) < 4000:
+            said.append(data)
+
+
+def _describe(code: int, said: list[bytes]) -> str:
+    text = b"".join(said).decode("utf-8", "replace").strip()[-2000:]
+    return f"exit code {code}: {text}" if text else f"exit code {code}"
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
+    # Unread output would keep asyncio from seeing the end.
+    while await process.stdout.read(READ_AHEAD):
+        pass
+    await process.wait()

@@ -1,0 +1,60 @@
+"""The script that is PID 1 of a bubblewrap sandbox: ``enter.py PLAN SUPERVISOR [flags]``.
+
+It makes the folders that can be written to, gives up every right that this took, takes on the
+filter of system calls, and becomes the supervisor. Bubblewrap itself cannot bound the number of
+files in a folder. It comes as an argument, so that nothing inside can be in its place, and runs in
+Python 3.9.
+
+``PLAN`` is JSON: ``folders`` are paths with mount options of tmpfs, ``filter`` is base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import os
+import sys
+
+CLONE_NEWNS = 0x20000
+MS_NOSUID, MS_NODEV = 2, 4
+PR_CAPBSET_DROP, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 24, 22, 2
+CAP_SETPCAP, CAP_SYS_ADMIN = 8, 21
+CAPABILITY_VERSION = 0x20080522
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Program(ctypes.Structure):  # struct sock_fprog
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+def require(code: int, what: str) -> None:
+    """End, and say why, unless a call of the C library went well."""
+    if code != 0:
+        sys.exit(f"supervisor: {what}: {os.strerror(ctypes.get_errno())}")
+
+
+def main() -> None:
+    """Make the folders, and have no right left."""
+    plan = json.loads(sys.argv.pop(1))
+    # In a user namespace below the one that owns the mounts: only in a copy may it mount.
+    require(_libc.unshare(CLONE_NEWNS), "cannot have mounts of its own")
+    for path, options in plan["folders"].items():
+        made = _libc.mount(
+            b"tmpfs", path.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options.encode()
+        )
+        require(made, f"cannot mount {path}")
+    for capability in (CAP_SYS_ADMIN, CAP_SETPCAP):
+        dropped = _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+        require(dropped, f"cannot drop capability {capability}")
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+    require(_libc.capset(header, (ctypes.c_uint32 * 6)()), "cannot give up its capabilities")
+    code = base64.b64decode(plan["filter"])
+    program = _Program(len(code) // 8, code)
+    held = _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)
+    require(held, "cannot take on the filter of system calls")
+
+
+if __name__ == "__main__":
+    main()
+    exec(compile(sys.argv.pop(1), "supervisor", "exec"))

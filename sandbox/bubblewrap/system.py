@@ -1,0 +1,177 @@
+"""What of this machine a bubblewrap sandbox sees, and whether one can be made here."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from vf.runtime.errors import ConfigError
+from vf.sandbox.uids import next_uids
+
+INSTALL = (
+    "on Debian and Ubuntu, apt install bubblewrap; on Fedora, dnf install bubblewrap; without "
+    "root, conda install -c conda-forge bubblewrap"
+)
+FORBIDDEN = (
+    "this machine forbids user namespaces to its users. As root: sysctl -w "
+    "kernel.unprivileged_userns_clone=1 (Debian), sysctl -w "
+    "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu 24.04 and later), sysctl -w "
+    "user.max_user_namespaces=10000 (RHEL). Inside a container of Docker's, namespaces take "
+    "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+)
+USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# What programs look for, of which none is a secret.
+ETC = (
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "services",
+    "protocols",
+    "ssl/certs",
+    "ca-certificates",
+    "pki/tls/certs",
+)
+ID = 1000  # whom code runs as inside: user and group
+USER = "sandbox"
+FILES = {
+    "/etc/passwd": f"root:x:0:0:root:/:/bin/sh\n{USER}:x:{ID}:{ID}::/workspace:/bin/sh\n",
+    "/etc/group": f"root:x:0:\n{USER}:x:{ID}:\n",
+    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+NEEDED = (
+    "import ctypes, json, mmap, resource, select, socket, ssl, sqlite3, sys, zlib; print('%d.%d')"
+)
+OLDEST = (3, 9)
+TRIAL_TIMEOUT = 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What a sandbox is made with on this machine.
+
+    Attributes:
+        bwrap: Where bubblewrap is.
+        python: The interpreter, by its path inside.
+        mounts: Arguments of bubblewrap: what of this machine can be read inside.
+    """
+
+    bwrap: str
+    python: str
+    mounts: tuple[str, ...]
+
+
+@functools.cache
+def find_system() -> System:
+    """Return what sandboxes are made with. Tries each interpreter inside, which blocks.
+
+    Raises:
+        ConfigError: None can be made here; says why, and how to change that.
+    """
+    if not sys.platform.startswith("linux"):
+        raise ConfigError(
+            f'sandbox = "bubblewrap" needs Linux, and this is {sys.platform}: use Docker, '
+            'sandbox = "docker"'
+        )
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise ConfigError(f'sandbox = "bubblewrap" needs the program bwrap: {INSTALL}')
+    said = ""
+    for python, folders in interpreters():
+        system = System(bwrap, python, (*system_folders(), *folders))
+        said = trial(system)
+        if not said:
+            return system
+    if "ermission" in said or "not permitted" in said or "user namespace" in said:
+        raise ConfigError(f"{FORBIDDEN} ({said})")
+    raise ConfigError(f"no Python 3.9 or newer with its whole library runs in bubblewrap: {said}")
+
+
+def interpreters() -> Iterator[tuple[str, list[str]]]:
+    """Yield interpreters, and the arguments that let them be read: this one's own, then others."""
+    prefix = Path(sys.base_prefix)
+    own = prefix / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    usr = prefix.is_relative_to("/usr")
+    yield str(own), [] if usr else ["--ro-bind", str(prefix), str(prefix)]
+    for name in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if os.path.exists(name):
+            yield name, []
+
+
+def system_folders() -> list[str]:
+    """Return the arguments that show the system, and nothing that is somebody's."""
+    arguments = ["--ro-bind", "/usr", "/usr"]
+    for name in USR:
+        path = f"/{name}"
+        if os.path.islink(path):
+            arguments += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            arguments += ["--ro-bind", path, path]
+    for name in ETC:
+        path = f"/etc/{name}"
+        if os.path.exists(path):
+            arguments += ["--ro-bind", os.path.realpath(path), path]
+    return arguments
+
+
+def namespaces() -> list[str]:
+    """Return the arguments that part a sandbox from this machine."""
+    return [
+        *("--unshare-all", "--unshare-user", "--uid", str(ID), "--gid", str(ID)),
+        *("--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1"),
+        *("--clearenv", "--cap-drop", "ALL"),
+    ]
+
+
+def outer_uid() -> int | None:
+    """Return whom bubblewrap runs as where this is root; None is this user.
+
+    That is nobody of the machine's, nor of another sandbox: the kernel counts processes, pipes and
+    more by it, and no file is its own.
+    """
+    return next_uids()[0] if os.geteuid() == 0 else None
+
+
+def trial(system: System) -> str:
+    """Run the interpreter in a sandbox; return what is wrong, or nothing."""
+    code = NEEDED.replace("'%d.%d'", "'%d.%d' % sys.version_info[:2]")
+    uid = outer_uid()
+    command = [system.bwrap, *namespaces(), *system.mounts, "--proc", "/proc", "--dev", "/dev"]
+    try:
+        done = subprocess.run(
+            [*command, system.python, "-I", "-S", "-c", code],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            timeout=TRIAL_TIMEOUT,
+            check=False,
+            user=uid,
+            group=uid,
+            extra_groups=None if uid is None else [],
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode != 0:
+        return f"{system.python}: {done.stderr.strip()[-500:]}"
+    version = tuple(int(part) for part in done.stdout.split("."))
+    return "" if version >= OLDEST else f"{system.python} is Python {done.stdout.strip()}"
+
+
+async def checked_system() -> System:
+    """Return :func:`find_system`'s result without holding up the event loop.
+
+    Raises:
+        ConfigError: As there.
+    """
+    return await asyncio.to_thread(find_system)

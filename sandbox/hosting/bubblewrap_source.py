@@ -1,0 +1,278 @@
+"""Bubblewrap's sandboxes of this machine, as a source."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from vf.runtime.errors import ConfigError
+from vf.runtime.open_files import sandboxes
+from vf.runtime.share import own_share
+from vf.sandbox.bounds import Bounds
+from vf.sandbox.bubblewrap.bubblewrap_sandbox import WORKSPACE, BubblewrapSandbox, Made
+from vf.sandbox.bubblewrap.system import checked_system
+from vf.sandbox.contract import Limits, Sandbox
+from vf.sandbox.hosting import values
+from vf.sandbox.hosting.values import LIMITS
+from vf.sandbox.pool import Progress, SandboxPool
+from vf.sandbox.services.allow import AllowList
+from vf.sandbox.services.proxy import PROXY_PORT, Proxy
+from vf.sandbox.spec import SandboxSpec, whole
+from vf.sandbox.stats import HostStats, ImageStats, PoolStats
+
+BUBBLEWRAP = [
+    "backend",
+    "allow",
+    "env",
+    "workdir",
+    "pool",
+    "concurrency",
+    "max_containers",
+    *LIMITS,
+]
+# Fields of a spec that name an image of a task's own, or change it.
+IMAGES = ("image", "build", "compose", "writable", "user")
+_keeping: set[asyncio.Task[None]] = set()  # a loop's own references are weak
+
+
+@dataclass(frozen=True, slots=True)
+class BubblewrapSettings:
+    """Where bubblewrap's sandboxes come from.
+
+    Attributes:
+        spec: What they are made from, where a task says nothing.
+        bounds: What all of them keep to.
+    """
+
+    spec: SandboxSpec
+    bounds: Bounds
+
+
+def bubblewrap_settings(settings: Mapping[str, Any]) -> BubblewrapSettings:
+    """Check settings, whose names are those of :data:`BUBBLEWRAP`.
+
+    Raises:
+        ConfigError: A value is wrong; names the setting.
+    """
+    values.require_counts(settings, "pool", "concurrency", "max_containers")
+    values.require(settings, values.number, "a number", *LIMITS)
+    values.require(settings, values.name, "a path", "workdir")
+    values.require(settings, values.texts, 'a table of texts, { NAME = "value" }', "env")
+    values.require(settings, values.names, "a list of hosts", "allow")
+
+    def given(names: Iterable[str]) -> dict[str, Any]:
+        return {name: settings[name] for name in names if name in settings}
+
+    try:
+        limits = Limits(**given(LIMITS))
+        spec = SandboxSpec(limits=limits, **given(("workdir", "env", "allow")))
+        check(spec)
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"sandbox: {error}") from error
+    names = [field.name for field in fields(Bounds)]
+    return BubblewrapSettings(spec, Bounds(**given(names)))
+
+
+def check(spec: SandboxSpec) -> Made:
+    """Return how a spec's sandbox is made.
+
+    Raises:
+        ConfigError: It takes a container engine; names the field.
+        ValueError: Its values do not fit together.
+    """
+    nothing = SandboxSpec()
+    for name in IMAGES:
+        value = getattr(spec, name)
+        if value != getattr(nothing, name) and value is not False:
+            raise ConfigError(
+                f"sandbox_spec has {name} = {value!r}, and bubblewrap has no images: it shows code "
+                "this machine's own programs. Such tasks need a container engine, with "
+                'sandbox = "docker"'
+            )
+    AllowList(spec.allow)
+    env = dict(spec.env)
+    if spec.allow:
+        env = Proxy.environ(PROXY_PORT) | env
+    return Made(spec.limits or Limits(), spec.workdir or WORKSPACE, env)
+
+
+@dataclass(slots=True)
+class Opened:
+    """A sandbox of a pool, with the proxy that is its way out."""
+
+    sandbox: BubblewrapSandbox
+    beside: contextlib.AsyncExitStack
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be used, for all that is known."""
+        return self.sandbox.alive
+
+    async def close(self) -> None:
+        """Destroy it, and what is beside it."""
+        await self.sandbox.close()
+        await self.beside.aclose()
+
+
+class BubblewrapSource:
+    """Sandboxes of namespaces on this machine; those of the settings' own spec are kept ready.
+
+    Args:
+        settings: What they are made from, and the bounds that they keep to.
+    """
+
+    def __init__(self, settings: BubblewrapSettings) -> None:
+        self.settings = settings
+        self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
+
+    @contextlib.asynccontextmanager
+    async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
+        """Take an unused sandbox; it is destroyed on the way out.
+
+        Raises:
+            ConfigError: None can be made; says how to fix it.
+            SandboxError: None could be made in time.
+        """
+        self.check_spec(spec)
+        async with self._here().pool(whole(spec, self.settings.spec)).acquire() as opened:
+            yield opened.sandbox
+
+    @contextlib.asynccontextmanager
+    async def open_alone(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
+        """Make one sandbox, without pools; it ends on the way out.
+
+        Raises:
+            ConfigError: None can be made; says how to fix it.
+            SandboxError: It did not start.
+        """
+        self.check_spec(spec)
+        opened = await _open_one(whole(spec, self.settings.spec), warm=False)
+        try:
+            yield opened.sandbox
+        finally:
+            await opened.close()
+
+    @property
+    def max_containers(self) -> int | None:
+        """Sandboxes that it may have at once; None for no bound."""
+        return self.settings.bounds.max_containers
+
+    def check_spec(self, spec: SandboxSpec | None) -> None:
+        """Check that sandboxes can be made from a spec.
+
+        Raises:
+            ConfigError: They cannot; names the field.
+        """
+        try:
+            check(whole(spec, self.settings.spec))
+        except ValueError as error:
+            raise ConfigError(f"sandbox_spec: {error}") from error
+
+    async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
+        """Check them: there is nothing to fetch."""
+        for spec in specs:
+            self.check_spec(spec)
+
+    async def check(self) -> None:
+        """Check that sandboxes can be made on this machine.
+
+        Raises:
+            ConfigError: They cannot; says how to fix it.
+        """
+        await checked_system()
+
+    async def start(self) -> None:
+        """Fill the pool of the settings' own spec while the model samples."""
+        self._here().pool(self.settings.spec).fill()
+
+    def stats(self) -> Sequence[HostStats]:
+        """Return what is being made: all of each event loop that uses it."""
+        return [pools.stats() for pools in self._pools.copy().values()]
+
+    def _here(self) -> _Pools:
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            self._pools[loop] = _Pools(self.settings)
+            task = loop.create_task(self._keep(self._pools[loop]))
+            _keeping.add(task)
+            task.add_done_callback(_keeping.discard)
+        return self._pools[loop]
+
+    async def _keep(self, pools: _Pools) -> None:
+        """Close them when this is cancelled, as asyncio does at the loop's end."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._pools.pop(asyncio.get_running_loop(), None)
+            await pools.close()
+
+
+class _Pools:
+    """A pool for each spec, and a bound that holds for all of them together."""
+
+    def __init__(self, settings: BubblewrapSettings) -> None:
+        self._own = settings.spec
+        self._bounds = settings.bounds.divided(own_share(), sandboxes())
+        self._pools: dict[SandboxSpec, SandboxPool[Opened]] = {}
+        self._most = self._bounds.max_containers or sandboxes()
+        self._lifetime = 0.0  # the longest of all, seconds
+        self._progress = Progress(self._held_up)
+
+    def pool(self, spec: SandboxSpec) -> SandboxPool[Opened]:
+        """Return the pool of a spec; only that of the settings keeps some ready."""
+        if spec not in self._pools:
+            lifetime = (spec.limits or Limits()).lifetime
+            self._lifetime = max(self._lifetime, lifetime)
+            self._pools[spec] = SandboxPool(
+                lambda: _open_one(spec, warm=True),
+                self._bounds.pool if spec == self._own else 0,
+                concurrency=self._bounds.concurrency,
+                max_age=lifetime / 2,
+                room=self._room,
+                changed=self._fill,
+                progress=self._progress,
+            )
+            self._pools[spec].open()
+        return self._pools[spec]
+
+    def stats(self) -> HostStats:
+        """Return what they are doing now."""
+        specs = {spec: pool.stats() for spec, pool in self._pools.copy().items()}
+        return HostStats(PoolStats.sum(specs.values()), specs, ImageStats())
+
+    async def close(self) -> None:
+        """Destroy every sandbox."""
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+
+    def _fill(self) -> None:
+        """Make what is missing, first what is waited for; one that is ready gives way to it."""
+        pools = list(self._pools.values())
+        for pool in pools:
+            pool.fill(spare=False)
+        if self._room() > 0:
+            for pool in pools:
+                pool.fill()
+        elif any(pool.stats().waiting for pool in pools):
+            idle = [pool for pool in pools if (held := pool.stats()).ready > held.waiting]
+            if idle:
+                idle[0].drop_one()
+
+    def _room(self) -> int:
+        return self._most - sum(pool.stats().held for pool in self._pools.values())
+
+    def _held_up(self) -> float:
+        """Return for how long there may be no room: until those in use end by themselves."""
+        return 0.0 if self._room() > 0 else self._lifetime
+
+
+async def _open_one(spec: SandboxSpec, *, warm: bool) -> Opened:
+    async with contextlib.AsyncExitStack() as stack:
+        sandbox = await BubblewrapSandbox.create(check(spec), warm=warm)
+        stack.push_async_callback(sandbox.close)
+        if spec.allow:
+            proxy = await stack.enter_async_context(Proxy(spec.allow))
+            await sandbox.forward(proxy.address, port=PROXY_PORT)
+        return Opened(sandbox, stack.pop_all())

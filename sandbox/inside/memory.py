@@ -1,0 +1,110 @@
+"""Bounds the memory of everything in a sandbox where no control group of the kernel's does.
+
+It adds up what processes and temporary files take, again and again, and kills the largest process
+while that is too much, as the kernel would. Between two looks a sandbox can take more: what the
+processor writes to fresh memory in that time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Callable, Iterable  # noqa: UP035  (Python 3.9 runs this)
+
+from vf.sandbox.inside.loop import Loop
+
+SHORTEST, LONGEST = 0.05, 0.5  # seconds between two looks: while something changes, and while not
+SHARE = 50  # looking takes at most one part in so many of the processor's time
+
+
+class MemoryWatch:
+    """Kills the largest process while all of them take too much.
+
+    Args:
+        loop: When it looks.
+        limit: Bytes that processes and files may take together.
+        folders: Where the files are that count: temporary file systems.
+        spared: Returns the processes that are not looked at, beside this one: they are copies of
+            it that take little of their own.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        limit: int,
+        folders: Iterable[str],
+        spared: Callable[[], Iterable[int]],
+    ) -> None:
+        self._loop, self._limit = loop, limit
+        self._folders, self._spared = list(folders), spared
+        self._kills = 0
+        self._before = -1
+        self._wait = SHORTEST
+        self._look()
+
+    def read(self) -> int:
+        """Return how many processes it has killed."""
+        return self._kills
+
+    def _look(self) -> None:
+        began = time.thread_time()
+        used = self._files() + sum(self._sizes(_anonymous).values())
+        if used > self._limit:
+            used = self._make_room()
+        changed = abs(used - self._before) > self._limit // 256
+        self._before = used
+        self._wait = SHORTEST if changed else min(1.5 * self._wait, LONGEST)
+        self._loop.later(max(self._wait, SHARE * (time.thread_time() - began)), self._look)
+
+    def _make_room(self) -> int:
+        """Kill until it fits; return what is taken then, bytes."""
+        sizes = self._sizes(_proportional)
+        used = self._files() + sum(sizes.values())
+        for pid in sorted(sizes, key=lambda pid: -sizes[pid]):
+            if used <= self._limit:
+                break
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                self._kills += 1
+            used -= sizes[pid]
+        return used
+
+    def _sizes(self, measure: Callable[[int], int]) -> dict[int, int]:
+        """Return the bytes of each process that may be killed, by pid."""
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        return {pid: measure(pid) for pid in pids - {os.getpid(), *self._spared()}}
+
+    def _files(self) -> int:
+        """Return the bytes of temporary files, deleted ones that are open included."""
+        used = 0
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                status = os.statvfs(folder)
+                used += (status.f_blocks - status.f_bfree) * status.f_frsize
+        return used
+
+
+def _anonymous(pid: int) -> int:
+    """Return the bytes that a process has to itself, or has from before a fork, and its tables."""
+    return _sum(f"/proc/{pid}/status", (b"RssAnon:", b"VmPTE:"))
+
+
+def _proportional(pid: int) -> int:
+    """Return a process's own bytes, and its part of what it shares with others.
+
+    Where it hides them, all that it shares counts as its own.
+    """
+    shared = _sum(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:",))
+    return shared + _sum(f"/proc/{pid}/status", (b"VmPTE:",)) if shared else _anonymous(pid)
+
+
+def _sum(path: str, names: tuple[bytes, ...]) -> int:
+    """Return the sum of the fields of a file in /proc that is in kB, in bytes."""
+    found = 0
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        for line in file:
+            if line.startswith(names):
+                found += int(line.split()[1]) * 1024
+    return found
