@@ -9,7 +9,7 @@ VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
 # Has torch, transformers, peft and accelerate; on a machine with a GPU often not this .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 # Marks of tests that need a part which pip cannot install: see tests/parts.py.
-PARTS := (docker or dockerd or vllm or browser or tmux or busybox or sshd or debootstrap or gate)
+PARTS := (docker or bubblewrap or dockerd or vllm or browser or tmux or busybox or sshd or debootstrap or gate)
 # One worker more than cores, since many tests wait. Two processes with a pool of spinning threads
 # each would wait for each other.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)

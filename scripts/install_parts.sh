@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs the parts that some tests need and pip cannot install, on Debian or Ubuntu as root: a
-# browser, a terminal multiplexer, a static busybox, an ssh server, a container engine with the image
+# browser, bubblewrap, a terminal multiplexer, a static busybox, an ssh server, a container engine with the image
 # of the sandboxes, and vLLM for machines without a GPU. `make parts` runs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 missing=()
 command -v chromium >/dev/null || missing+=(chromium)
+command -v bwrap >/dev/null || missing+=(bubblewrap)
 command -v tmux >/dev/null || missing+=(tmux)
 command -v busybox >/dev/null || missing+=(busybox-static)
 command -v sshd >/dev/null || missing+=(openssh-server)

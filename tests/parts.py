@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from chromium import find_chromium
 
+from vf.runtime.errors import ConfigError
+from vf.sandbox.bubblewrap.system import find_system
 from vf.sandbox.container.docker_engine import EngineProblem, ImageMissing
 from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.profile import Profile
@@ -33,6 +35,14 @@ def _docker() -> str | None:
     except EngineProblem as problem:
         enable = BUILD if isinstance(problem, ImageMissing) else f"{START} && {BUILD}"
         return f"no containers here: {problem}. To enable them: {enable}"
+    return None
+
+
+def _bubblewrap() -> str | None:
+    try:
+        find_system()
+    except ConfigError as error:
+        return f"no namespaces here: {error}"
     return None
 
 
@@ -62,6 +72,7 @@ def _program(name: str, package: str) -> Callable[[], str | None]:
 
 PARTS: dict[str, Callable[[], str | None]] = {
     "docker": _docker,
+    "bubblewrap": _bubblewrap,
     "dockerd": _dockerd,
     "vllm": _vllm,
     "browser": _browser,

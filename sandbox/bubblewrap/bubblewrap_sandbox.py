@@ -26,6 +26,7 @@ from vf.sandbox.bubblewrap.system import (
     USER,
     System,
     checked_system,
+    hidden_files,
     namespaces,
     outer_uid,
 )
@@ -41,6 +42,7 @@ START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
 END_TIMEOUT = 20.0  # seconds that it has to kill everything and end
 READ_AHEAD = 2**20  # bytes
 FEWEST_PIDS = 16
+BACKSTOP = 4  # times the memory of all processes: what the kernel gives one, should the watch fail
 # For enter.py, in a user namespace that owns nothing of this machine's; it gives them up.
 CAPABILITIES = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP")
 _numbers = itertools.count(1)
@@ -98,7 +100,7 @@ class Made:
         limits = self.limits
         rlimits = {
             "CORE": 0,
-            "DATA": int(limits.memory),
+            "DATA": BACKSTOP * int(limits.memory),
             "FSIZE": int(limits.workspace),
             "MEMLOCK": 2**16,
             "NOFILE": OPEN_FILES,
@@ -139,6 +141,11 @@ class BubblewrapSandbox(SessionSandbox):
     ) -> None:
         super().__init__(name, session)
         self._process, self._said = process, said
+
+    @property
+    def pid(self) -> int:
+        """The process that bubblewrap is, on this machine."""
+        return self._process.pid
 
     @classmethod
     async def create(cls, made: Made | None = None, *, warm: bool = False) -> Self:
@@ -212,7 +219,8 @@ async def _spawn(made: Made, system: System) -> asyncio.subprocess.Process:
     arguments = [*namespaces(), *CAPABILITIES, *system.mounts]
     for name, value in made.variables().items():
         arguments += ["--setenv", name, value]
-    arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--dir", made.workdir]
+    arguments += ["--proc", "/proc", *hidden_files(), "--dev", "/dev"]
+    arguments += ["--dir", "/tmp", "--dir", made.workdir]
     uid = outer_uid()
     with _files() as (files, descriptors):
         arguments += [*files, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]

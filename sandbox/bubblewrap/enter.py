@@ -21,6 +21,7 @@ MS_NOSUID, MS_NODEV = 2, 4
 PR_CAPBSET_DROP, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 24, 22, 2
 CAP_SETPCAP, CAP_SYS_ADMIN = 8, 21
 CAPABILITY_VERSION = 0x20080522
+OOM_SCORE = "500"  # if the machine itself runs out, sandboxes go before what trains
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,6 +38,8 @@ def require(code: int, what: str) -> None:
 def main() -> None:
     """Make the folders, and have no right left."""
     plan = json.loads(sys.argv.pop(1))
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(OOM_SCORE)
     # In a user namespace below the one that owns the mounts: only in a copy may it mount.
     require(_libc.unshare(CLONE_NEWNS), "cannot have mounts of its own")
     for path, options in plan["folders"].items():

@@ -41,6 +41,16 @@ ETC = (
     "ca-certificates",
     "pki/tls/certs",
 )
+# Docker's masked paths, where they are files.
+HIDDEN = (
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+)
 ID = 1000  # whom code runs as inside: user and group
 USER = "sandbox"
 FILES = {
@@ -122,6 +132,13 @@ def system_folders() -> list[str]:
         if os.path.exists(path):
             arguments += ["--ro-bind", os.path.realpath(path), path]
     return arguments
+
+
+def hidden_files() -> list[str]:
+    """Return the arguments that hide what engines hide of the kernel's own state."""
+    return [
+        word for path in HIDDEN if os.path.exists(path) for word in ("--ro-bind", "/dev/null", path)
+    ]
 
 
 def namespaces() -> list[str]:

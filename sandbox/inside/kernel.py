@@ -11,6 +11,7 @@ import time
 from typing import Collection, Iterator, NamedTuple  # noqa: UP035  (Python 3.9 runs this)
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_IS_DUMPABLE = 3
 _DEATHSIG, _DUMPABLE, _KEEP_CAPABILITIES, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 8, 36, 38
 _SECCOMP, _FILTER = 22, 2
 # Landlock: its system calls, which have one number everywhere, and what a ruleset handles.
@@ -154,6 +155,17 @@ def own_files(ours: bool) -> None:
     changes what it may do.
     """
     _libc.prctl(_DUMPABLE, int(ours), 0, 0, 0)
+
+
+@contextlib.contextmanager
+def files_owned() -> Iterator[None]:
+    """Have this process's files in /proc belong to its user for a moment."""
+    before = _libc.prctl(_IS_DUMPABLE, 0, 0, 0, 0)
+    own_files(True)
+    try:
+        yield
+    finally:
+        own_files(before == 1)
 
 
 def harden(*, alone: bool) -> None:

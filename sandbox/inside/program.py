@@ -97,7 +97,8 @@ def enter(folder: str) -> None:
 def prepare(stage: Stage) -> None:
     """Take on limits."""
     os.setsid()
-    kernel.die_first()
+    with kernel.files_owned():
+        kernel.die_first()
     kernel.stay_within(stage.walls)
     lower_limits(stage.rlimits)
     os.nice(NICE)

@@ -1,30 +1,34 @@
-"""An arena: attacks on real containers, and what is looked at after each one.
+"""An arena: attacks on real sandboxes, and what is looked at after each one.
 
-The tests of a file share a container as long as no attack has brought it down; a probe after every
+The tests of a file share a sandbox as long as no attack has brought it down; a probe after every
 attack finds out. An attack that brings it down is one that ends with SandboxError, and then nothing
-of the container may be left.
+of the sandbox may be left. Each attack is made on a container and on bubblewrap's namespaces.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.waiting import until
 from vf.runtime.errors import SandboxError
+from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox, Made
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.reaper import find
 from vf.sandbox.contract import Limits
+from vf.sandbox.session_sandbox import SessionSandbox
 
 MIB = 2**20
-Attack = Callable[[DockerSandbox], Awaitable[None]]
+Attack = Callable[[Any], Awaitable[None]]
 PROFILE = Profile(
     limits=Limits(
         memory=256 * MIB, workspace=64 * MIB, tmp=16 * MIB, pids=64, files=2000, lifetime=300
@@ -33,18 +37,33 @@ PROFILE = Profile(
 ROOT = replace(PROFILE, writable=True)  # the code is root, and may change every file
 
 
-def processes_of(container: str) -> dict[int, str]:
-    """Return what runs in a container, as this machine sees it: pid -> command line."""
+def processes_where(belongs: Callable[[Path], bool]) -> dict[int, str]:
+    """Return some of the processes that this machine sees: pid -> command line.
+
+    Args:
+        belongs: Whether a process is one of them, by its folder in /proc.
+    """
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                if container in (folder / "cgroup").read_text():
+                if belongs(folder):
                     line = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
                     found[int(folder.name)] = line.decode("utf-8", "replace").strip()
             except OSError:
                 continue  # it ended meanwhile
     return found
+
+
+def processes_of(container: str) -> dict[int, str]:
+    """Return what runs in a container, as this machine sees it: pid -> command line."""
+    return processes_where(lambda folder: container in (folder / "cgroup").read_text())
+
+
+def space_below(pid: int) -> str:
+    """Return the PID namespace of a process's first child."""
+    first = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
+    return os.readlink(f"/proc/{first}/ns/pid")
 
 
 def memory_of_this_process() -> int:
@@ -54,18 +73,18 @@ def memory_of_this_process() -> int:
 
 
 class Arena:
-    """One container at a time, and a loop that outlives the tests of a file.
+    """One sandbox at a time, and a loop that outlives the tests of a file.
 
     Attributes:
-        profile: How the containers are made.
+        profile: How the containers are made; None: namespaces, with the limits of ``PROFILE``.
+        engine: Where the containers are.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile | None, engine: Engine | None) -> None:
         self._runner = asyncio.Runner()
-        self.profile = profile
-        self.engine: Engine | None = None
-        self._sandbox: DockerSandbox | None = None
-        self.container = ""
+        self.profile, self.engine = profile, engine
+        self._sandbox: SessionSandbox | None = None
+        self._belongs: Callable[[Path], bool] = lambda folder: False
 
     def attack(self, attack: Attack, *, may_end: bool = False, seconds: float = 60.0) -> None:
         """Attack, and look whether all is as it should be.
@@ -78,25 +97,31 @@ class Arena:
         self._runner.run(self._attack(attack, may_end, seconds))
 
     def processes(self) -> list[str]:
-        """Return the command lines of what runs in the container, as this machine sees it."""
-        return sorted(processes_of(self.container).values())
+        """Return the command lines of what runs in the sandbox, as this machine sees it."""
+        return sorted(processes_where(self._belongs).values())
 
     def running(self, mark: str) -> list[str]:
-        """Return the command lines in the container that hold a mark."""
+        """Return the command lines in the sandbox that hold a mark."""
         return [line for line in self.processes() if mark in line]
 
     async def gone(self, mark: str) -> None:
         """Wait until nothing with the mark runs: the kernel takes a moment to clean up."""
         await until(lambda: self.running(mark) == [])
 
+    async def _open(self) -> SessionSandbox:
+        if self.profile is None or self.engine is None:
+            namespaces = await BubblewrapSandbox.create(Made(PROFILE.limits))
+            space = space_below(namespaces.pid)
+            self._belongs = lambda folder: os.readlink(folder / "ns/pid") == space
+            return namespaces
+        prepared = await asyncio.to_thread(prepare, self.engine, self.profile)
+        container = await DockerSandbox.create(self.engine, prepared)
+        number = (await self.engine.call("inspect_container", container.name))["Id"]
+        self._belongs = lambda folder: number in (folder / "cgroup").read_text()
+        return container
+
     async def _attack(self, attack: Attack, may_end: bool, seconds: float) -> None:
-        assert self.engine is not None
-        if self._sandbox is None:
-            prepared = await asyncio.to_thread(prepare, self.engine, self.profile)
-            self._sandbox = await DockerSandbox.create(self.engine, prepared)
-            inspected = await self.engine.call("inspect_container", self._sandbox.name)
-            self.container = inspected["Id"]
-        sandbox, before = self._sandbox, memory_of_this_process()
+        sandbox, before = self._sandbox or await self._open(), memory_of_this_process()
         self._sandbox = None  # until it has proved itself
         try:
             async with asyncio.timeout(seconds):
@@ -111,8 +136,9 @@ class Arena:
                 await sandbox.close()
         assert memory_of_this_process() - before < 100 * MIB
         if self._sandbox is None:
-            assert processes_of(self.container) == {}
-            assert sandbox.name not in {item.name for item in await find(self.engine)}
+            assert self.processes() == []
+            if self.engine is not None:
+                assert sandbox.name not in {item.name for item in await find(self.engine)}
 
     async def _end(self) -> None:
         if self._sandbox is not None:
@@ -121,16 +147,15 @@ class Arena:
             assert [item.name for item in await find(self.engine) if item.mine] == []
 
     def close(self) -> None:
-        """End the container, and make sure that nothing of the test is left."""
+        """End the sandbox, and make sure that nothing of the test is left."""
         self._runner.run(self._end())
         self._runner.close()
         if self.engine is not None:
             self.engine.close()
-        if self.container:
-            assert processes_of(self.container) == {}
+        assert self.processes() == []
 
 
-async def probe(sandbox: DockerSandbox) -> None:
+async def probe(sandbox: SessionSandbox) -> None:
     """Expect everything to work."""
     result = await sandbox.exec("echo alive; echo too >&2; exit 7")
     assert (result.returncode, result.stdout, result.stderr) == (7, "alive\n", "too\n")
@@ -140,22 +165,18 @@ async def probe(sandbox: DockerSandbox) -> None:
     assert await sandbox.read_file("probe/file") == b"\0right\xff"
 
 
-# For files whose attacks are tried by root in a writable root, too.
-AS_ROOT_TOO = pytest.mark.parametrize(
-    "_arena", [PROFILE, ROOT], indirect=True, ids=["user", "root"]
-)
+CONTAINER = pytest.param(PROFILE, id="container", marks=pytest.mark.docker)
+NAMESPACES = pytest.param(None, id="namespaces", marks=pytest.mark.bubblewrap)
+WRITABLE = pytest.param(ROOT, id="root", marks=pytest.mark.docker)
+# For attacks that are tried by root in a writable root, too.
+AS_ROOT_TOO = pytest.mark.parametrize("arena", [CONTAINER, WRITABLE, NAMESPACES], indirect=True)
+IN_CONTAINERS = pytest.mark.parametrize("arena", [CONTAINER, WRITABLE], indirect=True)
 
 
-@pytest.fixture(scope="module")
-def _arena(request: pytest.FixtureRequest) -> Iterator[Arena]:
-    arena = Arena(getattr(request, "param", PROFILE))
+@pytest.fixture(scope="module", params=[CONTAINER, NAMESPACES])
+def arena(request: pytest.FixtureRequest) -> Iterator[Arena]:
+    """A place for attacks."""
+    profile: Profile | None = request.param
+    arena = Arena(profile, None if profile is None else Engine.connect())
     yield arena
     arena.close()
-
-
-@pytest.fixture
-def arena(engine: Engine, _arena: Arena) -> Arena:
-    """A place for attacks; the test is skipped where no container can be had."""
-    if _arena.engine is None:
-        _arena.engine = Engine.connect()
-    return _arena

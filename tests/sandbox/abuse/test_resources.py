@@ -9,7 +9,7 @@ import pytest
 
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 
-from .conftest import AS_ROOT_TOO, MIB, Arena
+from .conftest import AS_ROOT_TOO, IN_CONTAINERS, MIB, Arena
 
 STUBBORN_BOMB = """
 import os, time
@@ -158,6 +158,7 @@ def test_endless_output_of_what_lives_on_is_cut(arena: Arena) -> None:
     arena.attack(attack)
 
 
+@IN_CONTAINERS
 def test_nothing_of_it_reaches_the_engines_logs(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         await sandbox.exec(["head", "-c", "5000000", "/dev/zero"])

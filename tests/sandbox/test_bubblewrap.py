@@ -1,0 +1,239 @@
+"""Sandboxes of namespaces: what only they have. Contract and attacks are tested elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.sandbox.local_box import mark, running
+from tests.waiting import until, wait_until
+from vf.runtime.errors import ConfigError
+from vf.sandbox.bubblewrap import system
+from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox, Made
+from vf.sandbox.contract import Limits
+from vf.sandbox.hosting.source import open_sandbox, sandbox_source
+from vf.sandbox.spec import Build, SandboxSpec
+
+T = TypeVar("T")
+MARK = mark(21)
+SLEEP = f"sleep\0{MARK}"
+needs_bubblewrap = pytest.mark.bubblewrap
+
+
+def inside(body: Callable[[BubblewrapSandbox], Awaitable[T]], made: Made | None = None) -> T:
+    async def run() -> T:
+        async with await BubblewrapSandbox.create(made) as box:
+            return await body(box)
+
+    return asyncio.run(run())
+
+
+OWNER = """
+import asyncio, sys
+import vf
+
+async def main():
+    async with vf.open_sandbox("bubblewrap") as box:
+        await box.exec("(setsid sh -c 'setsid sleep {mark} & sleep {mark}' &)")
+        await box.start("sleep {mark}")
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_everything_ends_with_its_owner(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", OWNER.format(mark=MARK)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as owner:
+        assert owner.stdout is not None
+        try:
+            assert owner.stdout.readline() == b"ready\n"
+            wait_until(lambda: len(running(SLEEP)) == 3)
+            owner.send_signal(number)
+            owner.wait()
+        finally:
+            owner.kill()
+    wait_until(lambda: running(SLEEP) == [])
+
+
+@needs_bubblewrap
+def test_a_loop_that_ends_leaves_nothing() -> None:
+    async def leave() -> None:
+        source = sandbox_source({"backend": "bubblewrap", "pool": 2})
+        await source.start()
+        stack = source.open()
+        box = await stack.__aenter__()
+        await box.start(["sleep", MARK])
+
+    asyncio.run(leave())
+    assert running(SLEEP) == []
+
+
+@needs_bubblewrap
+def test_a_program_whose_keeper_was_killed_ends_with_the_others() -> None:
+    async def body(box: BubblewrapSandbox) -> None:
+        # It kills the keeper once the call has its answer: what was kept is an orphan then.
+        code = (
+            "import os, subprocess\n"
+            f"subprocess.Popen(['sleep', '{MARK}'], start_new_session=True)\n"
+            "keeper = os.getppid()\n"
+            "if not os.fork():\n"
+            "    os.setsid()\n"
+            "    [os.close(fd) for fd in range(3)]\n"
+            "    while not os.path.exists('/tmp/answered'): pass\n"
+            "    os.kill(keeper, 9)"
+        )
+        assert (await box.exec(["python3", "-c", code])).returncode == 0
+        assert (await box.exec("touch /tmp/answered")).ok
+        await until(lambda: not running(f"'{MARK}'"))
+        assert len(running(SLEEP)) == 1
+        await box.end_programs()
+        assert running(SLEEP) == []
+        assert (await box.exec("echo on")).stdout == "on\n"
+
+    inside(body)
+
+
+@needs_bubblewrap
+def test_nothing_of_this_machine_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_API_KEY", "sk-secret")
+    (tmp_path / "secret").write_text("sk-secret")
+    tmp_path.chmod(0o755)
+
+    async def body(box: BubblewrapSandbox) -> None:
+        seen = (await box.exec("env; cat /proc/*/environ /proc/*/cmdline; ls /; ls /etc")).stdout
+        assert "sk-secret" not in seen
+        names = set(seen.splitlines())
+        assert not names & {"home", "root", "run", "var", "opt", "mnt", "srv", "shadow", "ssh"}
+        for path in (tmp_path / "secret", Path.home(), Path("/etc/shadow"), Path("/run"), __file__):
+            assert not (await box.exec(["ls", str(path)])).ok
+
+    inside(body)
+
+
+@needs_bubblewrap
+def test_memory_is_what_processes_and_files_take_together() -> None:
+    limits = Limits(memory=192 * 2**20, workspace=96 * 2**20, tmp=16 * 2**20)
+
+    async def body(box: BubblewrapSandbox) -> None:
+        assert (await box.exec("head -c 90000000 /dev/zero > file")).ok
+        eat = ["python3", "-c", "data = bytearray(150 * 2**20)\nwhile True: pass"]
+        result = await box.exec(eat, timeout=60)
+        assert (result.returncode, result.oom_killed, result.timed_out) == (137, True, False)
+        assert (await box.exec("rm file; echo on")).stdout == "on\n"
+
+    inside(body, Made(limits))
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("call", ["memfd_create", "shmget", "msgget", "semget", "mq_open"])
+def test_memory_that_no_process_maps_cannot_be_had(call: str) -> None:
+    calls = {
+        "memfd_create": "libc.memfd_create(b'm', 0)",
+        "shmget": "libc.shmget(0, 4096, 0o1600)",
+        "msgget": "libc.msgget(0, 0o1600)",
+        "semget": "libc.semget(0, 1, 0o1600)",
+        "mq_open": "libc.mq_open(b'/q', os.O_CREAT | os.O_RDWR, 0o600, None)",
+    }
+    code = f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nprint({calls[call]})"
+
+    async def body(box: BubblewrapSandbox) -> None:
+        for result in (await box.exec(["python3", "-c", code]), await box.python(code)):
+            assert result.stdout == "-1\n", result
+
+    inside(body)
+
+
+@needs_bubblewrap
+def test_a_task_sets_variables_folder_and_way_out() -> None:
+    spec = SandboxSpec(env={"NAME": "value"}, workdir="/work/deep", allow=("127.0.0.1:9",))
+
+    async def body() -> tuple[str, str]:
+        async with open_sandbox("bubblewrap", spec) as box:
+            first = (await box.exec("echo $NAME; pwd; echo $HTTP_PROXY")).stdout
+            refused = "import urllib.request as u; u.urlopen('http://127.0.0.2/', timeout=20)"
+            environ = {"NO_PROXY": "", "no_proxy": ""}
+            second = (await box.exec(["python3", "-c", refused], env=environ)).stderr
+            return first, second
+
+    first, second = asyncio.run(body())
+    assert first == "value\n/work/deep\nhttp://127.0.0.1:3128\n"
+    assert "403" in second
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (SandboxSpec(image="python:3.12"), "image = 'python:3.12'"),
+        (SandboxSpec(build=Build(Path("/task"))), "build = Build"),
+        (SandboxSpec(compose=Path("/task/compose.yaml")), "compose = "),
+        (SandboxSpec(writable=True), "writable = True"),
+        (SandboxSpec(user="root"), "user = 'root'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_task_with_its_own_image_needs_an_engine(spec: SandboxSpec, field: str) -> None:
+    with pytest.raises(ConfigError, match=r'no images.*sandbox = "docker"') as caught:
+        sandbox_source("bubblewrap").check_spec(spec)
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"image": "python"}, "the bubblewrap sandbox has no setting 'image'"),
+        ({"memroy": 1}, "Did you mean 'memory'"),
+        ({"pool": 0}, "sandbox.pool must be a whole number, at least 1, got 0"),
+        ({"memory": "1"}, "sandbox.memory must be a number, got '1'"),
+        ({"memory": 2**20}, "does not fit into memory"),
+        ({"memory": 192 * 2**20}, "leave none of memory = 201326592"),
+        ({"lifetime": float("inf")}, "lifetime must be finite"),
+        ({"pids": 3}, "pids must be at least 16, got 3"),
+        ({"workdir": "work"}, "workdir must be an absolute path below /, got 'work'"),
+        ({"workdir": "/."}, "workdir must be an absolute path below /, got '/.'"),
+        ({"env": {"A": 1}}, "sandbox.env must be a table of texts"),
+        ({"allow": ["a b"]}, "sandbox: allow"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sandbox_source({"backend": "bubblewrap", **setting})
+    assert words in str(caught.value)
+
+
+@pytest.fixture
+def _fresh() -> Iterator[None]:
+    system.find_system.cache_clear()
+    yield
+    system.find_system.cache_clear()
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize(
+    ("platform", "program", "words"),
+    [
+        ("darwin", None, 'needs Linux, and this is darwin: use Docker, sandbox = "docker"'),
+        ("linux", None, "needs the program bwrap: on Debian and Ubuntu, apt install bubblewrap"),
+        ("linux", "false", "no Python 3.9 or newer with its whole library runs in bubblewrap"),
+    ],
+)
+def test_what_is_missing_is_named(
+    platform: str, program: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = program and shutil.which(program)
+    monkeypatch.setattr(system.shutil, "which", lambda name: found)
+    monkeypatch.setattr(sys, "platform", platform)
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(sandbox_source("bubblewrap").check())
+    assert words in str(caught.value)
