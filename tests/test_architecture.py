@@ -23,7 +23,7 @@ HOUSE = [
     ["traces/export"],
     ["traces/view"],
     ["sandbox", "inference"],
-    ["sandbox/inside", "sandbox/container", "inference/parsing", "inference/vllm"],
+    ["sandbox/inside", "sandbox/container", "sandbox/bubblewrap", "inference/parsing", "inference/vllm"],
     ["sandbox/images", "inference/rendering"],
     ["sandbox/services"],
     ["sandbox/hosting"],

@@ -221,12 +221,16 @@ async def _spawn(made: Made, system: System) -> asyncio.subprocess.Process:
         arguments += ["--setenv", name, value]
     arguments += ["--proc", "/proc", *hidden_files(), "--dev", "/dev"]
     arguments += ["--dir", "/tmp", "--dir", made.workdir]
+    inside = [system.python, "-I", "-S", "-c", enter, json.dumps(made.plan()), supervisor]
     uid = outer_uid()
     with _files() as (files, descriptors):
         arguments += [*files, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
         return await asyncio.create_subprocess_exec(
-            *(system.bwrap, *arguments, "--", system.python, "-I", "-S", "-c", enter),
-            *(json.dumps(made.plan()), supervisor, *made.flags()),
+            system.bwrap,
+            *arguments,
+            "--",
+            *inside,
+            *made.flags(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

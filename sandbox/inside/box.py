@@ -16,7 +16,7 @@ from vf.sandbox.frames import FrameError, encode
 from vf.sandbox.inside import kernel
 from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import CHUNK, Loop, Outlet
-from vf.sandbox.inside.memory import MemoryWatch
+from vf.sandbox.inside.memory import MemoryWatch, OomCounter
 from vf.sandbox.inside.users import Account, Users
 
 ENDING = {signal.SIGTERM, signal.SIGHUP}
@@ -57,10 +57,10 @@ class Box:
         self.code = 0
         self.helpers: set[int] = set()
         folders = [self.workdir, "/tmp", "/dev/shm"]
-        self.oom: kernel.OomCounter | MemoryWatch = (
+        self.oom: OomCounter | MemoryWatch = (
             MemoryWatch(self.loop, flags.memory, folders, lambda: self.helpers)
             if flags.memory
-            else kernel.OomCounter()
+            else OomCounter()
         )
         self.keepers: list[Keeper] = []  # of all programs that may have left something
         self.requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)

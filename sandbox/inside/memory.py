@@ -1,8 +1,9 @@
-"""Bounds the memory of everything in a sandbox where no control group of the kernel's does.
+"""The memory of everything in a sandbox: who bounds it, and what was killed for it.
 
-It adds up what processes and temporary files take, again and again, and kills the largest process
-while that is too much, as the kernel would. Between two looks a sandbox can take more: what the
-processor writes to fresh memory in that time.
+Where a control group of the kernel's bounds it, :class:`OomCounter` counts what that kills. Elsewhere
+:class:`MemoryWatch` adds up what processes and temporary files take, again and again, and kills the
+largest process while that is too much, as the kernel would. Between two looks a sandbox can take
+more: what the processor writes to fresh memory in that time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Callable, Iterable  # noqa: UP035  (Python 3.9 runs this)
+from typing import Callable, Iterable, Iterator  # noqa: UP035  (Python 3.9 runs this)
 
 from vf.sandbox.inside.loop import Loop
 
@@ -108,3 +109,40 @@ def _sum(path: str, names: tuple[bytes, ...]) -> int:
             if line.startswith(names):
                 found += int(line.split()[1]) * 1024
     return found
+
+
+class OomCounter:
+    """How many processes of our control group the kernel has killed for lack of memory."""
+
+    def __init__(self) -> None:
+        """Find the counter; there may be none."""
+        self._fd = -1
+        for path in self._paths():
+            with contextlib.suppress(OSError):
+                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                if self.read() is not None:
+                    return
+                os.close(self._fd)
+                self._fd = -1
+
+    @staticmethod
+    def _paths() -> Iterator[str]:
+        with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:
+            for line in file:
+                _, kinds, path = line.strip().split(":", 2)
+                if not kinds:
+                    yield f"/sys/fs/cgroup{path}/memory.events"
+                elif "memory" in kinds.split(","):
+                    yield f"/sys/fs/cgroup/memory{path}/memory.oom_control"
+        yield "/sys/fs/cgroup/memory.events"
+        yield "/sys/fs/cgroup/memory/memory.oom_control"
+
+    def read(self) -> int | None:
+        """Return the count, or None where it cannot be read."""
+        if self._fd < 0:
+            return None
+        for line in os.pread(self._fd, 4096, 0).splitlines():
+            name, _, value = line.partition(b" ")
+            if name == b"oom_kill":
+                return int(value)
+        return None

@@ -232,7 +232,7 @@ def test_what_is_missing_is_named(
     platform: str, program: str | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = program and shutil.which(program)
-    monkeypatch.setattr(system.shutil, "which", lambda name: found)
+    monkeypatch.setattr(shutil, "which", lambda name: found)
     monkeypatch.setattr(sys, "platform", platform)
     with pytest.raises(ConfigError) as caught:
         asyncio.run(sandbox_source("bubblewrap").check())
