@@ -45,7 +45,7 @@ FEWEST_PIDS = 16
 BACKSTOP = 4  # times the memory of all processes: what the kernel gives one, should the watch fail
 # For enter.py, in a user namespace that owns nothing of this machine's; it gives them up.
 CAPABILITIES = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP")
-_numbers = itertools.count(1)
+_numbers, _turns = itertools.count(1), itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,11 @@ class Made:
             "/tmp": options(self.limits.tmp, "1777"),
             "/dev/shm": options(SHM, "1777"),
         }
-        return {"folders": folders, "filter": base64.b64encode(supervisor_filter()).decode()}
+        return {
+            "folders": folders,
+            "cores": _next_cores(math.ceil(self.limits.cpus)),
+            "filter": base64.b64encode(supervisor_filter()).decode(),
+        }
 
     def flags(self) -> list[str]:
         """Return the flags of the supervisor."""
@@ -123,6 +127,13 @@ class Made:
             "LOGNAME": USER,
             **dict(self.env),
         }
+
+
+def _next_cores(count: int) -> list[int]:
+    """Return so many cores of those that this process may use; sandboxes take them by turns."""
+    cores = sorted(os.sched_getaffinity(0))
+    first = next(_turns) * count
+    return sorted({cores[(first + number) % len(cores)] for number in range(count)})
 
 
 class BubblewrapSandbox(SessionSandbox):

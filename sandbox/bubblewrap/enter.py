@@ -5,7 +5,8 @@ filter of system calls, and becomes the supervisor. Bubblewrap itself cannot bou
 files in a folder. It comes as an argument, so that nothing inside can be in its place, and runs in
 Python 3.9.
 
-``PLAN`` is JSON: ``folders`` are paths with mount options of tmpfs, ``filter`` is base64.
+``PLAN`` is JSON: ``folders`` are paths with mount options of tmpfs, ``cores`` are the processor's,
+``filter`` is base64.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def main() -> None:
     plan = json.loads(sys.argv.pop(1))
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write(OOM_SCORE)
+    os.sched_setaffinity(0, plan["cores"])
     # In a user namespace below the one that owns the mounts: only in a copy may it mount.
     require(_libc.unshare(CLONE_NEWNS), "cannot have mounts of its own")
     for path, options in plan["folders"].items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -63,7 +65,22 @@ NEEDED = (
     "import ctypes, json, mmap, resource, select, socket, ssl, sqlite3, sys, zlib; print('%d.%d')"
 )
 OLDEST = (3, 9)
+OLDEST_KERNEL = (5, 14)  # counts a user's processes in each user namespace
 TRIAL_TIMEOUT = 60.0  # seconds
+
+
+# What holds each limit here. What an engine's control group holds better is said.
+HELD_BY = {
+    "memory": "a look at processes and temporary files, 20 times a second; the largest process is "
+    "killed. Buffers of sockets and pipes are not counted: a container counts them",
+    "cpus": "affinity: whole cores, rounded up, which sandboxes take by turns",
+    "pids": "the kernel, for each namespace (RLIMIT_NPROC)",
+    "workspace": "the kernel (tmpfs)",
+    "tmp": "the kernel (tmpfs)",
+    "files": "the kernel (tmpfs)",
+    "disk": "nothing of the disk can be written",
+    "lifetime": "the supervisor, PID 1 of the sandbox",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +109,12 @@ def find_system() -> System:
         raise ConfigError(
             f'sandbox = "bubblewrap" needs Linux, and this is {sys.platform}: use Docker, '
             'sandbox = "docker"'
+        )
+    kernel = re.match(r"(\d+)\.(\d+)", platform.release())
+    if kernel and tuple(map(int, kernel.groups())) < OLDEST_KERNEL:
+        raise ConfigError(
+            f'sandbox = "bubblewrap" needs Linux 5.14 or newer, and this is {platform.release()}: '
+            "older ones cannot bound the processes of a namespace"
         )
     bwrap = shutil.which("bwrap")
     if bwrap is None:

@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         "check this machine, and say how to fix what is missing",
         "",
+        "--backend bubblewrap",
         "--image with-numpy --runtime runsc",
         "--host tcp://10.0.0.7:2376 --certs ~/.docker/gpu-7",
     )
@@ -119,6 +120,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument(
         "--runtime", help="container runtime, such as runsc (default: the engine's)"
+    )
+    doctor.add_argument(
+        "--backend",
+        choices=["docker", "bubblewrap"],
+        default="docker",
+        help="which sandboxes to check (default: %(default)s)",
     )
     doctor.set_defaults(run=_doctor)
 
@@ -219,6 +226,8 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    if options.backend == "bubblewrap":
+        return _examine_bubblewrap()
     profile = Profile(image=options.image, runtime=options.runtime, limits=Limits(lifetime=120))
     codes = []
     for address in _addresses(options):
@@ -244,3 +253,29 @@ def _examine(profile: Profile, address: Address | None) -> int:
         mark, why = ("ok", "") if holds else ("weaker", f" NOT: {WHY_NOT[name]}")
         print(f"{mark:8} {'try out':8} {name}{why}")
     return DONE if result == "42" else FAILED
+
+
+def _examine_bubblewrap() -> int:
+    """Say with what namespaces are made and what holds each limit; returns the exit code.
+
+    Raises:
+        ConfigError: None can be made on this machine; says how to change that.
+    """
+    from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox
+    from vf.sandbox.bubblewrap.system import HELD_BY, find_system
+
+    async def try_out() -> str:
+        async with await BubblewrapSandbox.create() as box:
+            return (await box.python("6 * 7")).stdout.strip()
+
+    system = find_system()
+    print(f"{'ok':8} {'bwrap':10} {system.bwrap}")
+    print(f"{'ok':8} {'python':10} {system.python}")
+    began = time.perf_counter()
+    result = asyncio.run(try_out())
+    took = time.perf_counter() - began
+    good = result == "42"
+    print(f"{'ok' if good else 'WRONG':8} {'try out':10} 6 * 7 = {result}, {took:.2f} s")
+    for name, how in HELD_BY.items():
+        print(f"{'limit':8} {name:10} {how}")
+    return DONE if good else FAILED

@@ -78,7 +78,8 @@ IN_PROGRESS = 409
 
 START_IT = (
     "Install and start one (Debian: `apt-get install docker.io`, then `systemctl start docker`), "
-    "or point DOCKER_HOST at one"
+    "or point DOCKER_HOST at one. Tasks without images of their own need none with "
+    'sandbox = "bubblewrap"'
 )
 
 

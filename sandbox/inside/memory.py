@@ -1,6 +1,6 @@
 """The memory of everything in a sandbox: who bounds it, and what was killed for it.
 
-Where a control group of the kernel's bounds it, :class:`OomCounter` counts what that kills. Elsewhere
+Where a control group of the kernel bounds it, :class:`OomCounter` counts what that kills. Elsewhere
 :class:`MemoryWatch` adds up what processes and temporary files take, again and again, and kills the
 largest process while that is too much, as the kernel would. Between two looks a sandbox can take
 more: what the processor writes to fresh memory in that time.

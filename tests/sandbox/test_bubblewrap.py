@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from tests.waiting import until, wait_until
 from vf.runtime.errors import ConfigError
 from vf.sandbox.bubblewrap import system
 from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox, Made
+from vf.sandbox.commands.sandbox import main
 from vf.sandbox.contract import Limits
 from vf.sandbox.hosting.source import open_sandbox, sandbox_source
 from vf.sandbox.spec import Build, SandboxSpec
@@ -210,6 +212,29 @@ def test_a_wrong_setting_is_named(setting: dict[str, object], words: str) -> Non
     with pytest.raises(ConfigError) as caught:
         sandbox_source({"backend": "bubblewrap", **setting})
     assert words in str(caught.value)
+
+
+@needs_bubblewrap
+def test_the_doctor_says_what_holds_each_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--backend", "bubblewrap"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[1] for line in lines if line.startswith("limit")} == {
+        field.name for field in fields(Limits)
+    }
+    assert "6 * 7 = 42" in "".join(lines)
+
+
+@needs_bubblewrap
+def test_cores_are_bounded_and_cannot_be_chosen() -> None:
+    code = (
+        "import os\nprint(len(os.sched_getaffinity(0)))\n"
+        "try: os.sched_setaffinity(0, range(64))\nexcept PermissionError: print('refused')"
+    )
+
+    async def body(box: BubblewrapSandbox) -> None:
+        assert (await box.python(code)).stdout == "1\nrefused\n"
+
+    inside(body, Made(Limits(cpus=0.5)))
 
 
 @pytest.fixture
