@@ -11,6 +11,7 @@ _YOUNG = 20_000  # objects made before the young ones are looked through; Python
 
 _lock = threading.Lock()
 _inside = 0
+_frozen = False  # by this module, not by the user
 _undo: list[Callable[[], None]] = []
 
 
@@ -42,7 +43,8 @@ def no_collections() -> Iterator[None]:
     """Collect no garbage while the block runs, such as one that imports torch and transformers.
 
     They create hundreds of thousands of objects that all stay, and the collector would look at
-    each of them several times.
+    each of them several times, the first times as soon as the block has ended. So it looks at none
+    of them until the rollouts have ended (:func:`fewer_collections`).
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -50,6 +52,8 @@ def no_collections() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            with _lock:
+                _freeze()
             gc.enable()
 
 
@@ -58,6 +62,19 @@ def _relax() -> None:
     if 0 < young < _YOUNG:
         gc.set_threshold(_YOUNG, *older)
         _undo.append(lambda: gc.set_threshold(young, *older))
-    if not gc.get_freeze_count():
+    _freeze()
+    if _frozen:
+        _undo.append(_unfreeze)
+
+
+def _freeze() -> None:
+    global _frozen
+    if _frozen or not gc.get_freeze_count():
         gc.freeze()
-        _undo.append(gc.unfreeze)
+        _frozen = True
+
+
+def _unfreeze() -> None:
+    global _frozen
+    gc.unfreeze()
+    _frozen = False

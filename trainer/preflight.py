@@ -29,6 +29,7 @@ from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.check_settings import check_settings, check_temperatures
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
+from vf.runtime.garbage import no_collections
 from vf.traces.task import Task
 from vf.trainer.collecting.curriculum import find_curriculum
 from vf.trainer.collecting.mixture import Mixture
@@ -79,7 +80,8 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     check_trackers(args.report_to)
     for table, env in zip(config.tables, config.env, strict=True):
         find_curriculum(env.curriculum, table)
-    model_config = check_model(config)
+    with no_collections():  # it imports the model's part of transformers
+        model_config = check_model(config)
     environments = make_environments(config)
     bounds = [most_containers(each) for each in environments.values()]
     containers = min((bound for bound in bounds if bound is not None), default=None)
@@ -99,7 +101,8 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         for table, (member, _) in zip(config.tables, problems, strict=True)
     ]
     Mixture(members)  # its curricula can be made
-    fit = fitted(config, model_config)
+    with no_collections():  # it imports peft
+        fit = fitted(config, model_config)
     template = summary(verdicts)
     agents = any(isinstance(each, AgentEnvironment) for each in environments.values())
     if agents and not shows_tools(renderer):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.runtime.command import DONE, FAILED, CommandParser, run_command
+from vf.runtime.garbage import no_collections
 from vf.runtime.json_output import own_stdout, print_json
 from vf.runtime.visible import visible
 
@@ -222,8 +223,9 @@ def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Callab
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from vf.evaluation.command import evaluate_command
-    from vf.runtime.open_files import raise_limit
+    with no_collections():
+        from vf.evaluation.command import evaluate_command
+        from vf.runtime.open_files import raise_limit
 
     raise_limit()
     return evaluate_command(args)

@@ -22,9 +22,13 @@ class Loop:
 @pytest.fixture(autouse=True)
 def usual() -> Iterator[None]:
     before = gc.get_threshold()
+    with fewer_collections():
+        pass  # what the imports of other tests froze is free again
     gc.unfreeze()
     gc.set_threshold(700, 10, 10)
     yield
+    with fewer_collections():
+        pass
     gc.unfreeze()
     gc.enable()
     gc.set_threshold(*before)
@@ -123,3 +127,33 @@ def test_nothing_is_collected_during_an_import_and_afterwards_as_before(enabled:
     with pytest.raises(KeyError), no_collections():
         raise KeyError
     assert gc.isenabled() is enabled
+
+
+def test_what_an_import_made_is_not_looked_at_until_the_rollouts_have_ended() -> None:
+    with no_collections():
+        loop = Loop()
+    garbage = weakref.ref(loop)
+    del loop
+    gc.collect()
+    assert garbage() is not None
+    with fewer_collections():
+        gc.collect()
+        assert garbage() is not None
+    assert state() == ((700, 10, 10), False)
+    gc.collect()
+    assert garbage() is None
+
+
+def test_a_heap_that_the_user_froze_stays_frozen_after_an_import() -> None:
+    gc.freeze()
+    with no_collections():
+        pass
+    with fewer_collections():
+        pass
+    assert state() == ((700, 10, 10), True)
+
+
+def test_an_import_while_rollouts_run_leaves_no_frozen_heap() -> None:
+    with fewer_collections(), no_collections():
+        pass
+    assert state() == ((700, 10, 10), False)

@@ -20,6 +20,7 @@ from vf.runtime.command import (
     run_command,
 )
 from vf.runtime.errors import did_you_mean
+from vf.runtime.garbage import no_collections
 
 # Name: the room whose commands/NAME.py has its main(argv), and the line of help.
 COMMANDS = {
@@ -68,12 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(name: str, words: list[str]) -> int:
     room, _ = COMMANDS[name]
-    command = importlib.import_module(f"vf.{room}.commands.{name.replace('-', '_')}")
+    with no_collections():
+        command = importlib.import_module(f"vf.{room}.commands.{name.replace('-', '_')}")
     return int(command.main(words))
 
 
 def _train(args: argparse.Namespace, words: list[str]) -> int:
-    from vf.trainer.commands.train import train
+    with no_collections():
+        from vf.trainer.commands.train import train
 
     return train(args, words)
 
