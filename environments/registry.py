@@ -6,10 +6,12 @@ import copy
 import importlib
 import inspect
 import math
+import os
 import re
+import sys
 from collections.abc import Sequence
-from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache, partial
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,29 @@ def registrar(id: str) -> str | None:
 
 def registered() -> list[str]:
     """Return the names of all environments that can be made, sorted."""
-    return sorted({*_registered, *entry_points(group=ENTRY_POINT_GROUP).names})
+    return sorted({*_registered, *installed_environments().names})
+
+
+def installed_environments() -> EntryPoints:
+    """Return the entry points of the environments that installed packages bring.
+
+    Reading the metadata of all packages takes a while, so they are read once, and again after a
+    folder of ``sys.path`` has changed.
+    """
+    return _entry_points(tuple((folder, _changed(folder)) for folder in sys.path))
+
+
+@lru_cache(maxsize=1)
+def _entry_points(path: tuple[tuple[str, int], ...]) -> EntryPoints:
+    return entry_points(group=ENTRY_POINT_GROUP)
+
+
+def _changed(folder: str) -> int:
+    """Return when a folder's list of files changed, in ns; 0 if there is no such folder."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _check_numbers(id: str, factory: Factory, kwargs: dict[str, Any]) -> None:
@@ -156,7 +180,7 @@ def label(id: str) -> str:
 
 def is_registered(name: str) -> bool:
     """Return whether an environment has this name, in code or in an installed package."""
-    return name in _registered or bool(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    return name in _registered or name in installed_environments().names
 
 
 def _first_parameter(id: str, factory: Factory) -> str:
@@ -181,7 +205,7 @@ def find(id: str) -> Factory:
         ConfigError: No such environment (the nearest names are shown), or it cannot be imported.
     """
     found = list(
-        {point.value: point for point in entry_points(group=ENTRY_POINT_GROUP, name=id)}.values()
+        {point.value: point for point in installed_environments().select(name=id)}.values()
     )
     if id in _registered:
         return _registered_in_code(id, found)

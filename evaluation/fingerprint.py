@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
-from vf.environments.registry import ENTRY_POINT_GROUP
+from vf.environments.registry import installed_environments
 from vf.runtime.describe import Description, is_secret
 
 FORMAT = 2  # of the description; one of another cannot be compared
@@ -129,7 +129,7 @@ def _versions(environment: Environment) -> Iterator[tuple[str, str]]:
     bridge = ".".join(module.split(".")[:3])
     name, _, first = environment.id.partition(":")
     names = ["vf-rl", module.partition(".")[0], BRIDGED.get(bridge, ""), first]
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+    for point in installed_environments().select(name=name):
         names.append(point.dist.name if point.dist else "")
     for each in dict.fromkeys(filter(None, names)):
         try:

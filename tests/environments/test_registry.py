@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 import vf
 from vf.environments import registry
-from vf.environments.registry import registered
+from vf.environments.registry import is_registered, registered
 
 # Environments that are one of many, by the argument that says which.
 FIRST = {
@@ -232,6 +233,23 @@ def test_one_name_offered_by_two_packages_is_an_error_naming_both(
     with pytest.raises(vf.ConfigError, match=r"two installed .* 'shop': .*first.*second") as caught:
         vf.make("shop")
     assert "Uninstall one of them, or rename one in its pyproject.toml" in str(caught.value)
+
+
+def test_a_package_that_is_installed_later_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    os.utime(tmp_path, (0, 0))  # its next change has another time, on a coarse clock too
+    assert "later" not in registered()
+    offer(tmp_path, "their-shop", "later", "their_shop:Shop")
+    assert "later" in registered()
+
+
+def test_the_metadata_of_packages_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered()
+    monkeypatch.setattr("vf.environments.registry.entry_points", lambda **_: pytest.fail("again"))
+    assert is_registered("calculator")
+    assert vf.make("calculator").id == "calculator"
 
 
 def test_a_name_registered_in_code_and_offered_by_a_package_is_an_error_naming_both(
