@@ -54,9 +54,14 @@ RepetitionPenalty = Annotated[
 ]
 
 
-# A string below a field is its description, on the reference page too.
+# A string below a field is its description, on the reference page too. What checks a table is made
+# when that is first used: a command uses few of the tables that it imports.
 STRICT = ConfigDict(
-    extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+    extra="forbid",
+    validate_default=True,
+    use_attribute_docstrings=True,
+    allow_inf_nan=False,
+    defer_build=True,
 )
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
+from typing import Any
 
 Imports = tuple[tuple[str, tuple[str, ...]], ...]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -73,7 +75,7 @@ def fields_of(kind: type) -> Source | None:
     linecache.checkcache(file)
     fields = [
         statement
-        for node in ast.walk(_tree("".join(linecache.getlines(file))))
+        for node in _outside_expressions(_tree("".join(linecache.getlines(file))))
         if isinstance(node, ast.ClassDef) and node.name == kind.__name__
         for statement in node.body
         if isinstance(statement, ast.AnnAssign)
@@ -162,6 +164,10 @@ class _Cut(ast.NodeTransformer):
     def __init__(self, attributes: Collection[str]) -> None:
         self._attributes = attributes
 
+    def visit(self, node: ast.AST) -> Any:
+        # An expression holds nothing that is taken out.
+        return node if isinstance(node, ast.expr) else super().visit(node)
+
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -190,6 +196,15 @@ class _Cut(ast.NodeTransformer):
         )
 
 
+def _outside_expressions(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree as `ast.walk` does, but none of an expression: most of them."""
+    todo = deque([tree])
+    while todo:
+        node = todo.popleft()
+        yield node
+        todo.extend(each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr))
+
+
 def _names(tree: ast.AST) -> Iterator[str]:
     """Yield the names in a piece of code, with their attributes."""
     inner: set[int] = set()  # the parts of names that were yielded already
@@ -206,7 +221,7 @@ def _names(tree: ast.AST) -> Iterator[str]:
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for node in ast.walk(tree):
+    for node in _outside_expressions(tree):
         if isinstance(node, ast.Import):
             yield from ((name.name, ()) for name in node.names)
         elif isinstance(node, ast.ImportFrom):

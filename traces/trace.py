@@ -6,6 +6,7 @@ import traceback
 import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, with_config
@@ -340,7 +341,7 @@ class Trace:
 
     def to_json(self) -> bytes:
         """Return the trace as one line of JSON, without the newline."""
-        return _ADAPTER.dump_json(self)
+        return trace_adapter().dump_json(self)
 
     @classmethod
     def from_json(cls, line: bytes | str) -> Trace:
@@ -349,7 +350,7 @@ class Trace:
         Raises:
             ValueError: The line is not a trace.
         """
-        return _ADAPTER.validate_json(line)
+        return trace_adapter().validate_json(line)
 
 
 def first_problem(error: ValueError) -> str:
@@ -358,4 +359,7 @@ def first_problem(error: ValueError) -> str:
     return ": ".join(line.partition(" [type=")[0] for line in lines[1:3])[:200] or lines[0][:200]
 
 
-_ADAPTER: TypeAdapter[Trace] = TypeAdapter(Trace)
+@cache
+def trace_adapter() -> TypeAdapter[Trace]:
+    """Return what reads and writes traces, made on first use: that takes a while."""
+    return TypeAdapter(Trace)

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import pydantic_core
-from pydantic import TypeAdapter
 
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
-from vf.traces.trace import Trace
+from vf.traces.trace import Trace, trace_adapter
 
 ENDING = ".parquet"
 GROUP_ROWS, GROUP_BYTES = 1024, 32 << 20  # at which a row group is written
 _MARK, _VERSION = b"vf.traces", b"1"
 _PARTS = ("penalties", "gates", "parts")
-_TRACE: TypeAdapter[Trace] = TypeAdapter(Trace)
 
 
 class Unfit(ValueError):
@@ -239,7 +237,7 @@ def _trace(row: dict[str, Any]) -> Trace:
             score[kind] = {each["name"]: _kept(kind, each["value"]) for each in found}
     kept = ("id", "environment", "seed", "prompt_messages", "stop_reason", "error", "turns")
     more = ("tool_events", "step_rewards", "branches", "forks")
-    return _TRACE.validate_python(
+    return trace_adapter().validate_python(
         {name: row[name] for name in (*kept, *more)}
         | {
             "task": {
