@@ -233,7 +233,8 @@ async def _local(
         args = {"tokenizer": resolve_model(config.tokenizer), **settings.args}
         settings = settings.model_copy(update={"args": args})
     renderer = load_renderer(checkpoint, settings, tokenizer=config.tokenizer)
-    check_kind(probe(renderer), "tools" if tools else "plain")
+    kind = "tools" if tools else "plain"
+    check_kind(probe(renderer, [kind]), kind)
     hides_tools = tools and not shows_tools(renderer)
     context = checkpoint.context()
     max_seq_len = min(config.max_seq_len, context or config.max_seq_len)

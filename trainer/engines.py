@@ -16,7 +16,6 @@ from vf.inference.model import Sampling
 from vf.inference.proof import Proof
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.token_client import TokenClient
-from vf.inference.vllm.replicated_engine import vllm_engine
 from vf.inference.vllm.rungs import choose_rung
 from vf.inference.vllm.server_args import Adapters
 from vf.inference.vllm.sites import LOOPBACKS
@@ -61,6 +60,8 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
             deterministic=args.deterministic,
             record_experts=args.router_replay != "off",
         )
+    from vf.inference.vllm.replicated_engine import vllm_engine
+
     cpu = not torch.cuda.is_available()
     if args.deterministic:
         settings = batch_invariant(settings, cpu=cpu)

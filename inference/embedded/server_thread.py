@@ -51,6 +51,7 @@ class ServerThread:
         config = uvicorn.Config(
             app,
             http=BoundedHttp,
+            ws="none",
             host=host,
             port=port,
             log_level="warning",

@@ -1,9 +1,9 @@
 """Chat templates are programs that come with a model: what one may take of time and memory.
 
 Jinja's sandbox keeps a template from files and from the process, and not from going round for ever
-or from writing gigabytes. So each is first rendered in a process of its own, and each rendering
-here has a deadline. What remains: a single call such as ``center``, which nothing can interrupt, in
-a branch that none of the first conversations takes.
+or from writing gigabytes. So each that does not ship with vf-rl is first rendered in a process of
+its own, and each rendering here has a deadline. What remains: a single call such as ``center``,
+which nothing can interrupt, in a branch that none of the first conversations takes.
 """
 
 from __future__ import annotations

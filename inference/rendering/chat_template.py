@@ -21,7 +21,7 @@ from typing import Any
 
 from vf.inference.model import ToolStyle
 from vf.inference.rendering.bounded import TooMuch, check_source, render, try_out
-from vf.inference.rendering.shipped import SHIPPED
+from vf.inference.rendering.shipped import SHIPPED, is_shipped
 from vf.inference.rendering.text_tools import in_text
 from vf.inference.rendering.tools_lead import tools_only_lead
 from vf.runtime.errors import ConfigError
@@ -74,9 +74,10 @@ class ChatTemplate:
             )
         self._excess: TooMuch | None = None  # what was too much before is not tried again
         try:
-            if isinstance(tokenizer.chat_template, str):
-                check_source(tokenizer.chat_template)
-                try_out(tokenizer.chat_template)
+            template = tokenizer.chat_template
+            if isinstance(template, str) and not is_shipped(template):
+                check_source(template)
+                try_out(template)
         except TooMuch as error:
             raise ConfigError(f"the chat template cannot be used: {error}") from error
         self.tokenizer = tokenizer

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vf.inference.model_files import TINY, resolve_model
 from vf.runtime.errors import ConfigError, did_you_mean
 
 FOLDER = Path(__file__).parent / "templates"
@@ -43,3 +45,14 @@ def load_template(name: str, tokenizer: Any) -> str:
             f'{missing[0]}, which this template needs; use "plain", which needs no tokens'
         )
     return (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def is_shipped(template: str) -> bool:
+    """Return whether a chat template is, letter by letter, one that ships with vf-rl."""
+    return template in _texts()
+
+
+@cache
+def _texts() -> frozenset[str]:
+    files = [*FOLDER.glob("*.jinja"), Path(resolve_model(TINY), "chat_template.jinja")]
+    return frozenset(file.read_text(encoding="utf-8") for file in files)

@@ -6,7 +6,7 @@ with answers made of what the template itself renders for them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -44,9 +44,9 @@ class Verdict:
     tools_shown: bool = True
 
 
-def probe(renderer: Renderer) -> list[Verdict]:
-    """Hold every conversation of :data:`CONVERSATIONS`, and say what became of each."""
-    return [judge(renderer, name, turns) for name, turns in CONVERSATIONS.items()]
+def probe(renderer: Renderer, names: Iterable[str] = CONVERSATIONS) -> list[Verdict]:
+    """Hold conversations of :data:`CONVERSATIONS`, by default all; say what became of each."""
+    return [judge(renderer, name, CONVERSATIONS[name]) for name in names]
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:

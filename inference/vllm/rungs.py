@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm import nccl
 from vf.runtime.errors import ConfigError
 
 RUNGS = {
@@ -36,7 +35,7 @@ def choose_rung(
         if use_lora:
             return "lora"
         apart = not settings.urls and not cpu and not shared
-        return "nccl" if apart and nccl.available() else "disk"
+        return "nccl" if apart and _reaches_by_nccl() else "disk"
     if (wanted == "lora") != use_lora:
         raise ConfigError(
             f'inference.publish = "{wanted}" does not fit trainer.args.use_lora = '
@@ -51,9 +50,15 @@ def choose_rung(
             'inference.publish = "nccl" needs GPUs of the server\'s own: name them with '
             "inference.gpus, and the trainer's with trainer.gpus"
         )
-    if not nccl.available():
+    if not _reaches_by_nccl():
         raise ConfigError(
             'inference.publish = "nccl" needs vLLM in the trainer\'s environment too: '
             "pip install 'vf-rl[vllm]', or set publish = \"disk\""
         )
     return wanted
+
+
+def _reaches_by_nccl() -> bool:
+    from vf.inference.vllm import nccl  # which loads an HTTP client
+
+    return nccl.available()

@@ -19,11 +19,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from itertools import compress
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
-from vf.inference.vllm.admin import Admin
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, EngineError, ModelError, TrainingError
 from vf.trainer.learning.batches.batch import Sample
@@ -32,6 +31,9 @@ from vf.trainer.learning.batches.privileged_prompts import attach_told
 from vf.trainer.learning.batches.top_tokens import Likeliest, likeliest_asked
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
+
+if TYPE_CHECKING:
+    from vf.inference.vllm.admin import Admin
 
 T = TypeVar("T")
 
@@ -135,6 +137,8 @@ class TeacherServer:
         Raises:
             ConfigError: If the server lacks one of these, or does not answer; names the fix.
         """
+        from vf.inference.vllm.admin import Admin
+
         root = self._client.base_url
         setting = f"trainer.args.teacher_base_url = {root!r}"
         with closing(Admin(root)) as admin:

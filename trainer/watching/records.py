@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.run.display import Display
@@ -14,8 +16,10 @@ from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.watching.findings import Findings
 from vf.trainer.watching.metrics import step_metrics
-from vf.trainer.watching.report import Report
 from vf.trainer.watching.trackers import Tracker, open_trackers
+
+if TYPE_CHECKING:
+    from vf.trainer.watching.report import Report
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +37,19 @@ class Records:
     """
 
     def __init__(self, plan: Plan, folder: RunFolder, display: Display) -> None:
+        self._plan = plan
         self._config = plan.config
         self._folder = folder
         self._display = display
-        self._report = Report(folder, plan)
         self._tracker: Tracker | None = None
         self._args_of = {member.name: member.args for member in plan.environments}
         self.findings = Findings(plan.config.args, self._args_of)
+
+    @cached_property
+    def _report(self) -> Report:
+        from vf.trainer.watching.report import Report  # the viewer: not before the first step
+
+        return Report(self._folder, self._plan)
 
     def open(self, step: int) -> None:
         """Open the trackers, then start the display.

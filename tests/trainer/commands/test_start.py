@@ -1,4 +1,4 @@
-"""What a command loads before its first rollout: nothing that only other commands need."""
+"""What a command loads and starts before its first rollout: only what it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 # transformers itself loads torch._dynamo, torch.distributed.tensor, sympy and accelerate.
 UNUSED = (
     *("aiohttp", "anthropic", "datasets", "docker", "matplotlib", "openai", "pandas", "pyarrow"),
-    *("ray", "scipy", "sklearn", "torchvision", "trl", "vllm", "wandb"),
+    *("ray", "scipy", "sklearn", "torchvision", "trl", "vllm", "wandb", "websockets"),
     "vf.inference.endpoint.session",
 )
 VLLM = "vf.inference.vllm.vllm_engine"
@@ -25,13 +25,17 @@ import sys
 from vf.environments.bundled.calculator import Calculator
 from vf.trainer.commands.main import main
 unused, argv = sys.argv[1].split(), sys.argv[2:]
-loaded = []
-def reset(self, task, reset=Calculator.reset):
-    loaded.append([name for name in unused if name in sys.modules])
-    return reset(self, task)
-Calculator.reset = reset
+needless, started = [], []
+def note(event, args):
+    if event == "subprocess.Popen" and args[0] == sys.executable:
+        started.append(str(args[1]))
+sys.addaudithook(note)
+def step(self, reply, step=Calculator.step):  # a rollout's; `reset` is called by checks, too
+    needless.append([name for name in unused if name in sys.modules] + started)
+    return step(self, reply)
+Calculator.step = step
 code = main(argv)
-print(loaded[-1], file=sys.stderr)
+print(needless[0], file=sys.stderr)
 sys.exit(code)
 """
 
@@ -40,7 +44,7 @@ sys.exit(code)
     ("argv", "unused"),
     [
         (["eval", "calculator", "-m", "tiny", "-n", "1"], [*UNUSED, "peft", VLLM]),
-        (["quickstart.toml", *SMALL], UNUSED),
+        (["quickstart.toml", *SMALL], [*UNUSED, "httpx", "vf.viewer"]),
     ],
 )
 def test_a_rollout_begins_without_what_it_does_not_need(
