@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +17,7 @@ from vf.runtime.command import complain
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.json_output import own_stdout, print_json
+from vf.runtime.signals import run_until_signal
 from vf.runtime.terminal import make_console
 from vf.runtime.toml import checked, read_toml
 
@@ -217,17 +216,12 @@ def _run(
 
     progress = Progress(make_console(stderr=True))
 
-    async def main() -> list[Summary]:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await run_evaluation(
-            config, places, folder, progress, begin=lambda: folder.begin(what)
-        )
-
     try:
-        return asyncio.run(main()), progress.seconds
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None  # SIGTERM: what was open has been closed
+        summaries = run_until_signal(
+            lambda: run_evaluation(
+                config, places, folder, progress, begin=lambda: folder.begin(what)
+            )
+        )
+        return summaries, progress.seconds
     finally:
         progress.stop()

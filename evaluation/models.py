@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,15 @@ from vf.environments.environment import Environment
 from vf.evaluation.eval_config import EvalConfig, ModelConfig, looks_local, slug
 from vf.evaluation.scripts import oracle_of
 from vf.inference.model import Model
-from vf.inference.model_files import Checkpoint, resolve_model
+from vf.inference.model_files import Checkpoint, find_model, resolve_model
 from vf.inference.models.scripted_model import ScriptedModel
+from vf.inference.rendering.shipped import find_template
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.api_keys import KEY, URL, read_key
 from vf.runtime.errors import ConfigError
 from vf.runtime.garbage import no_collections
 from vf.runtime.toml import checked
+from vf.runtime.uninterruptible import await_for
 from vf.traces.messages import Message
 from vf.traces.task import Task
 
@@ -213,30 +216,24 @@ async def open_model(
 async def _local(
     config: ModelConfig, evaluation: EvalConfig, *, tools: bool, folder: Path, say: Say
 ) -> AsyncIterator[OpenModel]:
-    say(f"{config.name}: loading torch and transformers ...")
-    with no_collections():
-        import transformers
-
-        from vf.inference.models.local_model import build_local_engine, load_renderer
-        from vf.inference.models.token_model import TokenModel
-        from vf.inference.rendering.template_probe import (
-            HIDES_TOOLS,
-            check_kind,
-            probe,
-            shows_tools,
-        )
-
-    transformers.utils.logging.disable_progress_bar()  # it would write into our display
     settings = engine_settings(config)
     checkpoint = Checkpoint.find(config.model)
     if isinstance(settings, VllmSettings) and config.tokenizer is not None:
         args = {"tokenizer": resolve_model(config.tokenizer), **settings.args}
         settings = settings.model_copy(update={"args": args})
-    renderer = load_renderer(checkpoint, settings, tokenizer=config.tokenizer)
+    say(f"{config.name}: loading torch and transformers ...")
+    await await_for(_load)
+    from vf.inference.models.local_model import build_local_engine, load_renderer
+    from vf.inference.models.token_model import TokenModel
+    from vf.inference.rendering.template_probe import HIDES_TOOLS, check_kind, probe, shows_tools
+
+    renderer = await await_for(
+        lambda: load_renderer(checkpoint, settings, tokenizer=config.tokenizer)
+    )
     kind = "tools" if tools else "plain"
     check_kind(probe(renderer, [kind]), kind)
     hides_tools = tools and not shows_tools(renderer)
-    context = checkpoint.context()
+    context = await await_for(checkpoint.context)
     max_seq_len = min(config.max_seq_len, context or config.max_seq_len)
     async with AsyncExitStack() as stack:
         if hides_tools:
@@ -244,7 +241,7 @@ async def _local(
             stack.callback(say, warning)  # again, above the results
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-eval-"))
         say(f"{config.name}: loading the model ...")
-        engine = await asyncio.to_thread(
+        build = partial(
             build_local_engine,
             config.name,
             checkpoint,
@@ -254,6 +251,7 @@ async def _local(
             scratch=Path(scratch),
             log_path=folder / f"{slug(config.name)}.log",
         )
+        engine = await await_for(build)
         stack.callback(engine.stop)
         say(f"{config.name}: starting the {config.engine} engine, {max_seq_len} tokens of context")
         await asyncio.to_thread(engine.start, say)
@@ -277,6 +275,14 @@ async def _local(
         yield OpenModel(model, engine.leases.available, watching)
 
 
+def _load() -> None:
+    with no_collections():
+        import transformers
+
+        import vf.inference.models.local_model  # noqa: F401
+    transformers.utils.logging.disable_progress_bar()  # it would write into our display
+
+
 def check_local(config: ModelConfig) -> None:
     """Find out, before anything is loaded, what is wrong with a local model.
 
@@ -290,6 +296,10 @@ def check_local(config: ModelConfig) -> None:
         if looks_local(config.model):
             raise
         raise ConfigError(f"{error}. For a model behind an API, name the server with -b") from None
+    if config.tokenizer is not None:
+        find_model(config.tokenizer, f"model {config.name}: tokenizer = {config.tokenizer!r}")
+    if settings.chat_template is not None:
+        find_template(settings.chat_template)
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(

@@ -18,7 +18,9 @@ from typing import Any
 
 from vf.runtime.errors import ConfigError, PeerLost, VfError
 from vf.runtime.extras import missing_package
+from vf.runtime.signals import orderly_end
 from vf.runtime.terminal import make_console
+from vf.runtime.uninterruptible import exit_if_left_behind
 from vf.runtime.visible import VisibleFormatter, visible
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
@@ -165,13 +167,20 @@ def run_command(name: str, body: Callable[[], int], *, kept: str = "", extra: st
         :class:`VfError` or :class:`OSError`; 128 + N if signal N ended it, as in a shell, and 141
         (SIGPIPE) if what reads its output, such as ``head``, has seen enough.
     """
+    code = _exit_code(name, body, kept, extra)
+    exit_if_left_behind(code)
+    return code
+
+
+def _exit_code(name: str, body: Callable[[], int], kept: str, extra: str) -> int:
     if not sys.warnoptions:  # with python -W, the user's own choice
         # Libraries say it to each other's authors; who types a command can do nothing about it.
         warnings.filterwarnings("ignore", category=FutureWarning)
     if logging.lastResort is not None:  # what is logged before there is a run's log file
         logging.lastResort.setFormatter(VisibleFormatter())
     try:
-        code = body()
+        with orderly_end(launched=False):
+            code = body()
         sys.stdout.flush()
         return code
     except ConfigError as error:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any, TypeVar
 
 POLL_SECONDS = 1.0
+AGAIN_SECONDS = 0.01  # until an interrupt that Python dropped is sent again
+
+T = TypeVar("T")
 
 
 class Terminated(KeyboardInterrupt):
@@ -30,7 +35,9 @@ class Terminated(KeyboardInterrupt):
 def orderly_end(*, launched: bool) -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into :class:`Terminated`, so that what is open gets closed.
 
-    Only the first counts: no second one shall interrupt the closing.
+    Only the first counts: no second one shall interrupt the closing. Python prints and drops what
+    is raised in a finalizer or a weak reference's callback, and every import runs many of these:
+    there, the interrupt is raised again a moment later.
 
     Args:
         launched: Whether a launcher started this process. It passes Ctrl-C on, and kills what
@@ -39,33 +46,102 @@ def orderly_end(*, launched: bool) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only that one gets signals
         yield
         return
-    numbers = [signal.SIGTERM, signal.SIGHUP, *([signal.SIGINT] if launched else [])]
-    # What is ignored stays so: nohup asks for it.
-    numbers = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
-
-    # Asked now: of a terminal that is gone, isatty says no.
-    terminals = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+    numbers = _not_ignored(signal.SIGTERM, signal.SIGHUP, *([signal.SIGINT] if launched else []))
+    forget_terminals = _terminals()
+    ending = False
 
     def end(number: int, frame: FrameType | None) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
+        nonlocal ending
+        if ending:
+            return
+        ending = True
         if number == signal.SIGHUP:
-            _forget(terminals)
+            forget_terminals()
         raise Terminated(number)
 
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        nonlocal ending
+        if not isinstance(what.exc_value, KeyboardInterrupt):
+            hook(what)
+            return
+        number = getattr(what.exc_value, "number", signal.SIGINT)
+        ending = False
+        # From a thread: raised in here, it would be dropped, too.
+        with suppress(RuntimeError):  # Python ends, and starts none any more
+            threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
+
     before = {number: signal.signal(number, end) for number in numbers}
+    hook, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _forget(terminals: list[int]) -> None:
-    """Write to nowhere from now on: the terminal is gone, and writing to it would raise."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for terminal in terminals:
-        os.dup2(nowhere, terminal)
+def run_until_signal(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine, like :func:`asyncio.run`; SIGTERM and SIGHUP cancel it, as Ctrl-C does.
+
+    Args:
+        main: Makes the coroutine.
+
+    Returns:
+        Its result.
+
+    Raises:
+        Terminated: A signal cancelled it, and it has closed what was open. Only the first counts.
+        KeyboardInterrupt: Likewise, after Ctrl-C.
+    """
+    numbers = _not_ignored(signal.SIGTERM, signal.SIGHUP)
+    forget_terminals = _terminals()
+    received: list[int] = []
+
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cancel(number: int) -> None:
+            if not received:
+                received.append(number)
+                if number == signal.SIGHUP:
+                    forget_terminals()
+                task.cancel()
+
+        for number in numbers:
+            asyncio.get_running_loop().add_signal_handler(number, cancel, number)
+        return await main()
+
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        if received:
+            raise Terminated(received[0]) from None
+        raise
+    finally:
+        for number, handler in before.items():  # a loop that closes leaves none of them
+            signal.signal(number, handler)
+
+
+def _not_ignored(*numbers: int) -> list[int]:
+    """Leave out the signals that are ignored, and stay so: nohup asks for it."""
+    return [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
+
+
+def _terminals() -> Callable[[], None]:
+    """Return what makes this process write to nowhere instead of to its terminals.
+
+    That is for when they are gone, and writing to them would raise; isatty then says no already.
+    """
+    terminals = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+
+    def forget() -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for terminal in terminals:
+            os.dup2(nowhere, terminal)
+
+    return forget
 
 
 def is_alive(process: int) -> bool:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from vf.inference.model_files import find_model
 from vf.inference.models.token_model import TokenModel
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import optional_packages
@@ -20,6 +19,7 @@ from vf.runtime.open_files import raise_limit
 from vf.traces.messages import as_messages
 from vf.trainer.closing import Closing
 from vf.trainer.collecting.background_loop import BackgroundLoop, BackgroundSampler
+from vf.trainer.early_checks import check_names
 from vf.trainer.learning.losses.custom_loss import check_loss
 from vf.trainer.processes.launch import leave_world, world
 from vf.trainer.run.setup import Setup
@@ -80,7 +80,7 @@ class Learner:
     ) -> None:
         config = learner_config(model, inference, settings)
         raise_limit()
-        find_model(config.model)  # before the seconds that importing torch takes
+        check_names(config)  # before the seconds that importing torch takes
         with optional_packages("train"):
             from accelerate.utils import set_seed
 

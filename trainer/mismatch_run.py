@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
+from vf.environments.environment import Environment
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.batches.batch import Sample
 from vf.trainer.learning.model.rounding import rounding_gaps
@@ -21,12 +22,17 @@ from vf.trainer.watching.mismatch import Mismatch, Tokens, compare
 MOST_TOKENS = 8192  # of the branches that are computed once for each kind of layer
 
 
-def measure_config(config: Config, say: Callable[[str], None] = lambda _: None) -> Mismatch:
+def measure_config(
+    config: Config,
+    say: Callable[[str], None] = lambda _: None,
+    environments: Mapping[str, Environment] | None = None,
+) -> Mismatch:
     """Measure what engine and trainer differ by with the weights that a run would begin with.
 
     Args:
         config: The run's settings.
         say: Called with what is being done.
+        environments: As :func:`~vf.trainer.preflight.preflight` takes them.
 
     Raises:
         ConfigError: If a setting is wrong, the run is of several processes or on a cluster, or no
@@ -40,7 +46,7 @@ def measure_config(config: Config, say: Callable[[str], None] = lambda _: None) 
             "trainer.gpus=1, and leave out cluster and accelerate_config; of a run of several "
             "processes, give its folder"
         )
-    plan = preflight(config.with_args(max_steps=1), say)
+    plan = preflight(config.with_args(max_steps=1), say, environments)
     with tempfile.TemporaryDirectory(prefix=".mismatch-") as scratch:
         folder = RunFolder(Path(scratch) / "mismatch")
         folder.create()

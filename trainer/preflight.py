@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from vf.environments.sandboxes import check_sandboxes, most_containers
 from vf.environments.tool_schemas import tool_schemas
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import find_model
-from vf.inference.ports import choose_port
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import (
     HIDES_TOOLS,
@@ -25,16 +24,13 @@ from vf.inference.rendering.template_probe import (
     summary,
 )
 from vf.inference.routers import check_routers
-from vf.inference.settings import EmbeddedSettings
-from vf.inference.vllm.check_settings import check_settings, check_temperatures
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.runtime.garbage import no_collections
 from vf.traces.task import Task
-from vf.trainer.collecting.curriculum import find_curriculum
 from vf.trainer.collecting.mixture import Mixture
+from vf.trainer.early_checks import check_early
 from vf.trainer.learning.batches.privileged_prompts import check_privileged
-from vf.trainer.learning.losses.custom_loss import load_loss
 from vf.trainer.learning.losses.router_loss import find_routers
 from vf.trainer.learning.memory.fit import UNKNOWN, Device, check_fit, plan_memory, settle
 from vf.trainer.learning.memory.trainer_memory import Shape
@@ -42,8 +38,8 @@ from vf.trainer.learning.model.frozen_models import check_tokenizer
 from vf.trainer.learning.model.lora_targets import lora_targets
 from vf.trainer.learning.model.quantized import check_quantized
 from vf.trainer.processes.devices import check_devices, check_server_devices
-from vf.trainer.processes.launch import is_sharded, outer_environ, processes_to_launch
-from vf.trainer.run.components import make_environments, make_renderer
+from vf.trainer.processes.launch import processes_to_launch
+from vf.trainer.run.components import make_renderer
 from vf.trainer.run.first_prompts import FirstPrompts, measure
 from vf.trainer.run.plan import Memory, Plan
 from vf.trainer.run.run_environment import RunEnvironment
@@ -51,25 +47,24 @@ from vf.trainer.run.worker_count import cores, worker_count
 from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.settings.environments import EnvConfig
 from vf.trainer.settings.overlap import bounded
-from vf.trainer.watching.trackers import check_trackers
-
-SHARDED_ENGINE = (
-    'inference.engine = "embedded" samples from the trainer\'s own weights, but the Accelerate '
-    'config spreads them over processes (FSDP, or ZeRO\'s stage 3); set engine = "vllm", or have '
-    "each process keep them whole (ZeRO's stage 1 or 2, or no accelerate_config)"
-)
 
 
 def _silent(text: str) -> None:
     """Say nothing."""
 
 
-def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
+def preflight(
+    config: Config,
+    say: Callable[[str], None] = _silent,
+    environments: Mapping[str, Environment] | None = None,
+) -> Plan:
     """Check a config against the world, without loading any weights.
 
     Args:
         config: The settings.
         say: Called with what is being done, where that takes a while.
+        environments: What :func:`~vf.trainer.early_checks.check_early` returned, if it has been
+            called.
 
     Raises:
         ConfigError: If the environment, model, tokenizer, tasks or limits do not fit together, or
@@ -77,12 +72,10 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     """
     config = bounded(config)
     args = config.args
-    check_trackers(args.report_to)
-    for table, env in zip(config.tables, config.env, strict=True):
-        find_curriculum(env.curriculum, table)
+    if environments is None:
+        environments = check_early(config)
     with no_collections():  # it imports the model's part of transformers
         model_config = check_model(config)
-    environments = make_environments(config)
     bounds = [most_containers(each) for each in environments.values()]
     containers = min((bound for bound in bounds if bound is not None), default=None)
     workers, reason = worker_count(config, cores(), containers)
@@ -182,30 +175,19 @@ def _check_roles(
 
 
 def check_model(config: Config) -> Any:
-    """Check model, devices, loss and engine, and return the model's config, transformers' own.
+    """Check model and devices, and return the model's config, transformers' own.
+
+    Args:
+        config: The settings, of which :func:`~vf.trainer.early_checks.check_names` found no fault.
 
     Raises:
         ConfigError: If one of them is missing, or they do not fit together.
     """
-    args, settings = config.args, config.inference
+    args = config.args
     check_devices(config)
     check_quantized(args)
-    if args.import_path is not None:
-        load_loss(args.import_path)
-    if not isinstance(settings, EmbeddedSettings):
-        check_settings(settings, outer_environ(), here=config.cluster.backend == "local")
-        check_server_devices(config)
-        check_temperatures(_temperatures(config))
-    elif is_sharded():
-        raise ConfigError(SHARDED_ENGINE)
-    else:
-        choose_port(settings.host, settings.port)
+    check_server_devices(config)
     model_config = read_model_config(config.model)
-    if args.reference_model is not None:
-        named = f"trainer.args.reference_model = {args.reference_model!r}"
-        find_model(args.reference_model, named)
-    if args.teacher_model is not None and args.teacher_base_url is None:
-        find_model(args.teacher_model, f"trainer.args.teacher_model = {args.teacher_model!r}")
     context = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     if context is not None and args.max_seq_len > context:
         raise ConfigError(
@@ -213,16 +195,6 @@ def check_model(config: Config) -> Any:
             f"{context} tokens; lower it"
         )
     return model_config
-
-
-def _temperatures(config: Config) -> dict[str, float | None]:
-    """Return all temperatures by their settings' names."""
-    tables: dict[str, Any] = {"trainer.args": config.args}
-    tables |= {f"env.{place}": env for place, env in enumerate(config.env)}
-    names = ("temperature", "eval_temperature")
-    return {
-        f"{path}.{name}": getattr(table, name) for path, table in tables.items() for name in names
-    }
 
 
 @dataclass(frozen=True, slots=True)

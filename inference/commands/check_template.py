@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vf.runtime.command import DONE, FAILED, CommandParser, run_command
 from vf.runtime.terminal import BAD, CAUTION, GOOD, make_console
+from vf.runtime.uninterruptible import wait_for
 
 if TYPE_CHECKING:
     from vf.inference.rendering.template_probe import Verdict
@@ -53,11 +54,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _probe(model: str, chat_template: str | None) -> list[Verdict]:
-    from vf.inference.model_files import resolve_model
+    from vf.inference.model_files import find_model
+    from vf.inference.rendering.shipped import find_template
+
+    folder = find_model(model, f"model {model!r}")
+    if chat_template is not None:
+        find_template(chat_template)
+    wait_for(_load)
     from vf.inference.rendering.renderer import Renderer
     from vf.inference.rendering.template_probe import probe
 
-    return probe(Renderer.from_pretrained(resolve_model(model), chat_template=chat_template))
+    return probe(Renderer.from_pretrained(folder, chat_template=chat_template))
+
+
+def _load() -> None:
+    from transformers import AutoTokenizer  # noqa: F401
 
 
 def _show(model: str, verdicts: Sequence[Verdict]) -> None:

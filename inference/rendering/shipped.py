@@ -16,6 +16,26 @@ FOLDER = Path(__file__).parent / "templates"
 SHIPPED: dict[str, tuple[str, ...]] = {"chatml": ("<|im_start|>", "<|im_end|>"), "plain": ()}
 
 
+def find_template(name: str) -> Path:
+    """Return the file of a chat template.
+
+    Args:
+        name: One of :data:`SHIPPED`, or a file.
+
+    Raises:
+        ConfigError: There is no such template.
+    """
+    if name in SHIPPED:
+        return FOLDER / f"{name}.jinja"
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ConfigError(
+            f"chat_template = {name!r} is neither a file nor one that ships with vf-rl "
+            f"({', '.join(SHIPPED)}).{did_you_mean(name, SHIPPED)}"
+        )
+    return path
+
+
 def load_template(name: str, tokenizer: Any) -> str:
     """Return the text of a chat template.
 
@@ -27,24 +47,18 @@ def load_template(name: str, tokenizer: Any) -> str:
         ConfigError: There is no such template, it cannot be read, or the model's vocabulary lacks
             the tokens that it is made of.
     """
-    if name not in SHIPPED:
-        path = Path(name).expanduser()
-        if not path.is_file():
+    path = find_template(name)
+    if name in SHIPPED:
+        vocabulary = tokenizer.get_vocab()
+        if missing := [token for token in SHIPPED[name] if token not in vocabulary]:
             raise ConfigError(
-                f"chat_template = {name!r} is neither a file nor one that ships with vf-rl "
-                f"({', '.join(SHIPPED)}).{did_you_mean(name, SHIPPED)}"
+                f"chat_template = {name!r}: the vocabulary of {tokenizer.name_or_path!r} has no "
+                f'{missing[0]}, which this template needs; use "plain", which needs no tokens'
             )
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"chat_template = {name!r}: cannot read it: {error}") from error
-    vocabulary = tokenizer.get_vocab()
-    if missing := [token for token in SHIPPED[name] if token not in vocabulary]:
-        raise ConfigError(
-            f"chat_template = {name!r}: the vocabulary of {tokenizer.name_or_path!r} has no "
-            f'{missing[0]}, which this template needs; use "plain", which needs no tokens'
-        )
-    return (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat_template = {name!r}: cannot read it: {error}") from error
 
 
 def is_shipped(template: str) -> bool:

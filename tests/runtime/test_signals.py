@@ -49,6 +49,16 @@ def test_a_launcher_may_pass_on_an_interrupt() -> None:
     assert run(signal.SIGINT, launched=True) == f"closed\nSIGINT {signal.SIGINT.value}\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_a_callback_that_drops_what_is_raised_is_not_lost(
+    number: signal.Signals,
+) -> None:
+    """As imports have them: of the weak reference to each module's lock."""
+    wait = f"weakref.ref(set(), lambda _: os.kill(os.getpid(), {number.value})); signal.pause()"
+    said = run(0, before="import os, weakref", wait=wait)
+    assert said == f"closed\n{number.name} {number.value}\n"
+
+
 def test_nohup_is_respected() -> None:
     before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     assert run(signal.SIGHUP, before=before, wait="sys.stdin.read()") == "closed\n"

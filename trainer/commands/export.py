@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from vf.runtime.command import DONE, CommandParser, quiet_transformers, run_command
 from vf.runtime.heartbeat import working
-from vf.runtime.signals import orderly_end
 from vf.runtime.terminal import command, make_console, show
+from vf.runtime.uninterruptible import wait_for
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -68,24 +68,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def run() -> int:
-        with orderly_end(launched=False):
-            _export(args)
+        _export(args)
         return DONE
 
     return run_command("vf-rl export", run, kept="nothing is left behind", extra="train")
 
 
 def _export(args: argparse.Namespace) -> None:
+    from vf.trainer.saving.export_source import Source, find_checkpoint
+
     console = make_console()
+    checkpoint = find_checkpoint(args.run, args.checkpoint)
+    source = Source.read(checkpoint, args.base)
     with working(console, "starting ...") as say, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from libraries; what matters here is an error
-        quiet_transformers()
+        wait_for(_load)
         from vf.trainer.saving.export import export
-        from vf.trainer.saving.export_source import Source, find_checkpoint
 
-        checkpoint = find_checkpoint(args.run, args.checkpoint)
         show(console, [("from", str(checkpoint))])
-        source = Source.read(checkpoint, args.base)
         exported = export(
             source,
             args.output,
@@ -94,6 +94,11 @@ def _export(args: argparse.Namespace) -> None:
             say=lambda text: say(f"{text} ..."),
         )
     show(console, _lines(source, exported))
+
+
+def _load() -> None:
+    quiet_transformers()
+    import vf.trainer.saving.export  # noqa: F401
 
 
 def _lines(source: Source, exported: Exported) -> list[tuple[str, str | Text]]:

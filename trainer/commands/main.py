@@ -6,6 +6,7 @@ Nothing heavy is imported before the arguments have been parsed.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -55,7 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 failed, 2 bad usage or config.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _run(list(argv))
+    code = _run(sys.argv[1:])
+    gc.freeze()  # as it ends, Python looks for garbage: a second, where torch was loaded
+    return code
+
+
+def _run(words: list[str]) -> int:
     first = words[0] if words else "-"
     if first in COMMANDS:
         return run_command(f"vf-rl {first}", lambda: _command(first, words[1:]))

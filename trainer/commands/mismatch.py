@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.runtime.command import DONE, CommandParser, quiet_transformers, run_command
+from vf.runtime.command import (
+    DONE,
+    CommandParser,
+    check_run_exists,
+    quiet_transformers,
+    run_command,
+)
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.json_output import own_stdout, print_json
 from vf.runtime.open_files import raise_limit
+from vf.runtime.uninterruptible import wait_for
 
 if TYPE_CHECKING:
     import argparse
@@ -62,16 +69,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _read(args: argparse.Namespace) -> Mismatch:
-    from vf.trainer.watching.mismatch import measure
-
     if args.set:
         raise ConfigError("--set is for a TOML: what a run's folder holds has been computed")
+    check_run_exists(args.run)
+    wait_for(_load)
+    from vf.trainer.watching.mismatch import measure
+
     return measure(args.run)
 
 
+def _load() -> None:
+    import vf.trainer.watching.mismatch  # noqa: F401
+
+
 def _sample(path: Path, overrides: Sequence[str]) -> Mismatch:
-    from vf.inference.model_files import find_model
     from vf.runtime.terminal import make_console
+    from vf.trainer.early_checks import check_early
     from vf.trainer.processes.devices import narrow_devices
     from vf.trainer.processes.gpus import count_gpus, split_gpus
     from vf.trainer.settings.load_config import load_config
@@ -80,12 +93,17 @@ def _sample(path: Path, overrides: Sequence[str]) -> Mismatch:
     config, _ = load_config(path, overrides)
     config, _ = split_gpus(config, count_gpus())
     narrow_devices(config)  # before torch is imported
-    find_model(config.model)  # before the seconds that this takes
     with working(make_console(stderr=True), "checking the config ...") as say:
-        quiet_transformers()
+        environments = check_early(config)
+        wait_for(_load_run)
         from vf.trainer.mismatch_run import measure_config
 
-        return measure_config(config, say)
+        return measure_config(config, say, environments)
+
+
+def _load_run() -> None:
+    quiet_transformers()
+    import vf.trainer.mismatch_run  # noqa: F401
 
 
 def _print(mismatch: Mismatch) -> None:

@@ -18,8 +18,8 @@ from vf.runtime.command import CommandParser, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
-from vf.runtime.signals import orderly_end
 from vf.runtime.terminal import make_console, show
+from vf.runtime.uninterruptible import wait_for
 
 if TYPE_CHECKING:
     from vf.inference.engine import Engine
@@ -71,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         raise_limit()
-        with orderly_end(launched=False):
-            _serve(args)
+        _serve(args)
 
     return run_command("vf-rl serve", run, kept="the server has stopped", extra="train")
 
@@ -120,17 +119,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(args: argparse.Namespace) -> NoReturn:
+    from vf.inference.model_files import find_model
 
     # Before anything is loaded. A free port is chosen when the server listens, and not before.
     choose_port(args.host, args.port, "choose another with --port, or 0 for a free one")
-    quiet_transformers()
+    checkpoint, recorded = _find(args)
+    settings = _settings(args, recorded)
+    if args.tokenizer is not None:
+        find_model(args.tokenizer, f"--tokenizer {args.tokenizer}")
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-serve-")))
         with working(make_console(stderr=True), f"loading {args.model} ...") as say:
+            wait_for(_load)
             from vf.inference.models.local_model import build_local_engine, load_renderer
 
-            checkpoint, recorded = _find(args)
-            settings = _settings(args, recorded)
             renderer = load_renderer(checkpoint, settings, tokenizer=args.tokenizer)
             settings = _with_tools(settings, renderer)
             max_seq_len = min(args.max_seq_len, checkpoint.context() or args.max_seq_len)
@@ -150,6 +152,11 @@ def _serve(args: argparse.Namespace) -> NoReturn:
         while True:
             engine.check()
             time.sleep(CHECK_SECONDS)
+
+
+def _load() -> None:
+    quiet_transformers()
+    import vf.inference.models.local_model  # noqa: F401
 
 
 def _find(args: argparse.Namespace) -> tuple[Checkpoint, dict[str, Any]]:
@@ -174,6 +181,7 @@ def _settings(
     args: argparse.Namespace, recorded: dict[str, Any]
 ) -> EmbeddedSettings | VllmSettings:
     """Return ``[inference]`` as the arguments and the run say."""
+    from vf.inference.rendering.shipped import find_template
     from vf.inference.settings import EmbeddedSettings, VllmSettings
     from vf.runtime.toml import checked, override
 
@@ -188,8 +196,12 @@ def _settings(
         raw["args"] = {"max_num_seqs" if vllm else "max_requests": args.max_requests}
     for each in args.set:
         override(raw, each, lambda key: key.strip().removeprefix("inference.").split("."))
-    if not vllm:
-        return checked(EmbeddedSettings, raw, under="inference")
+    kind: type[EmbeddedSettings | VllmSettings] = VllmSettings if vllm else EmbeddedSettings
+    settings = checked(kind, raw, under="inference")
+    if settings.chat_template is not None:
+        find_template(settings.chat_template)
+    if not isinstance(settings, VllmSettings):
+        return settings
     if args.name is not None:
         raise ConfigError("--name is for the embedded engine; vLLM serves MODEL by its own name")
     if raw.get("tool_style") == "text":
@@ -197,7 +209,6 @@ def _settings(
             'tool_style = "text" is for the embedded engine: vLLM renders chats itself. Let the '
             "client do it: vf-rl eval --tool-style text, or vf.ChatModel(tool_style='text')"
         )
-    settings = checked(VllmSettings, raw, under="inference")
     if settings.urls or settings.replicas > 1:
         raise ConfigError(
             "vf-rl serve starts one server: replicas and base_url are for [inference] of a run"

@@ -21,12 +21,13 @@ from vf.runtime.command import (
 )
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
-from vf.runtime.signals import orderly_end
 from vf.runtime.terminal import GOOD, command, headline, link, make_console, show
+from vf.runtime.uninterruptible import wait_for
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vf.inference.model_files import Checkpoint
     from vf.inference.rendering.renderer import Renderer
     from vf.trainer.run.run_folder import RunFolder
     from vf.trainer.sft.select import Selection
@@ -62,12 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     check_run_options(parser, args)
-
-    def run() -> int:
-        with orderly_end(launched=False):
-            return _run(args)
-
-    return run_command("vf-rl sft", run, kept="finished checkpoints are kept", extra="train,trl")
+    kept = "finished checkpoints are kept"
+    return run_command("vf-rl sft", lambda: _run(args), kept=kept, extra="train,trl")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -94,9 +91,11 @@ def _run(args: argparse.Namespace) -> int:
         config = load_sft_config(toml, args.set)
         choose_folder(config, args.config.stem)  # a name that is taken is an error at once
     _check_packages(config)
+    checkpoint = _check_names(config, resumed=args.resume is not None)
     _one_device()
     with working(console, "loading the tokenizer ..."):
-        renderer = _renderer(config)
+        wait_for(_load)
+        renderer = _renderer(config, checkpoint)
     if args.resume is None:
         selection = _select(config, renderer, console)
         if args.dry_run:
@@ -218,17 +217,34 @@ def _summarise(warmed: Warmed, folder: RunFolder, console: Console) -> None:
     )
 
 
-def _renderer(config: SftConfig) -> Renderer:
-    """Load the model's renderer, and check that the model's context is long enough."""
-    from vf.inference.model_files import Checkpoint, resolve_model
-    from vf.inference.rendering.renderer import Renderer
+def _check_names(config: SftConfig, *, resumed: bool) -> Checkpoint:
+    """Check that model, chat template and traces are there, before torch is imported."""
+    from vf.inference.model_files import Checkpoint
+    from vf.inference.rendering.shipped import find_template
+    from vf.trainer.sft.select import training_sources
 
-    quiet_transformers()
     checkpoint = Checkpoint.find(config.model)
     if checkpoint.adapter is not None:
         raise ConfigError(
             f"model = {config.model!r} is an adapter; merge it first, with `vf-rl export`"
         )
+    if config.data.chat_template is not None:
+        find_template(config.data.chat_template)
+    if not resumed:
+        training_sources(config.data.traces)
+    return checkpoint
+
+
+def _load() -> None:
+    quiet_transformers()
+    from transformers import AutoTokenizer  # noqa: F401
+
+
+def _renderer(config: SftConfig, checkpoint: Checkpoint) -> Renderer:
+    """Load the model's renderer, and check that the model's context is long enough."""
+    from vf.inference.model_files import resolve_model
+    from vf.inference.rendering.renderer import Renderer
+
     context, length = checkpoint.context(), config.args.max_seq_len
     if context is not None and length > context:
         raise ConfigError(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vf.inference.model import filters_used
-from vf.inference.model_files import find_model
 from vf.inference.vllm.launch import installed_apart
 from vf.runtime.command import DONE, complain, config_file, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
@@ -21,6 +20,7 @@ from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import end_with_parent, orderly_end
 from vf.runtime.terminal import GOOD, command, headline, link, make_console, note_line, show
+from vf.runtime.uninterruptible import wait_for
 from vf.trainer.processes.devices import narrow_devices
 from vf.trainer.processes.gpus import as_given, count_gpus, note_given, overrides, split_gpus
 from vf.trainer.processes.launch import (
@@ -101,7 +101,6 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         return run_on_cluster(args, config, console, lambda: _preflight(config, console))
     given, (config, why) = config, split_gpus(config, count_gpus())
     narrow_devices(config)
-    find_model(config.model)  # before the seconds that importing torch takes
     if args.tmux:
         _preflight(config, console)  # before the session: a wrong config opens nothing
         path = args.resume or choose_folder(config, args.config.stem)
@@ -159,13 +158,22 @@ def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
 
 
 def _preflight(config: Config, console: Console) -> Plan:
-    with working(console, "loading torch and transformers ...") as say:
-        with no_collections():
-            quiet_transformers()
-            from vf.trainer.preflight import preflight
+    from vf.trainer.early_checks import check_early
+
+    with working(console, "checking the config ...") as say:
+        environments = check_early(config)
+        say("loading torch and transformers ...")
+        wait_for(_load_preflight)
+        from vf.trainer.preflight import preflight
 
         say("checking the config ...")
-        return preflight(config, say)
+        return preflight(config, say, environments)
+
+
+def _load_preflight() -> None:
+    with no_collections():
+        quiet_transformers()
+        import vf.trainer.preflight  # noqa: F401
 
 
 def _follow(config: Config) -> int:

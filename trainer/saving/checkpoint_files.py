@@ -17,6 +17,7 @@ from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.loop_args import LoopArgs
 
 PROGRESS = "progress.json"  # written last: with it, a checkpoint is whole
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # PEFT's
 BEST = "best"  # a link to the checkpoint with the highest held-out reward
 
 

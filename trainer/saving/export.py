@@ -21,10 +21,9 @@ from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.sharding.checkpoint_shards import PARAMETERS
 from vf.trainer.saving.checkpoint import open_tensors
+from vf.trainer.saving.checkpoint_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from vf.trainer.saving.export_source import Source
 from vf.trainer.saving.merging import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
     load_model,
     merge,
     read_adapter,

@@ -11,8 +11,7 @@ from vf.inference.model_files import Checkpoint, resolve_model
 from vf.runtime.command import CONFIG, check_run_exists, runs_in
 from vf.runtime.errors import ConfigError
 from vf.runtime.parse import parse_toml
-from vf.trainer.saving.checkpoint_files import is_complete, latest_checkpoint
-from vf.trainer.saving.merging import ADAPTER_CONFIG
+from vf.trainer.saving.checkpoint_files import ADAPTER_CONFIG, is_complete, latest_checkpoint
 
 
 def is_run(path: Path) -> bool:

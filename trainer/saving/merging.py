@@ -13,8 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from vf.runtime.errors import ConfigError
-
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+from vf.trainer.saving.checkpoint_files import ADAPTER_WEIGHTS
 
 _HALF = re.compile(r"(\.lora_(?:embedding_)?)[AB]\b")  # of an update B·A
 

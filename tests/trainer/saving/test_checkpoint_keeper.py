@@ -20,8 +20,12 @@ from vf.inference import model_files
 from vf.runtime.errors import CheckpointError, ConfigError
 from vf.trainer.learning.sharding import checkpoint_shards
 from vf.trainer.rl_trainer import RLTrainer
-from vf.trainer.saving.checkpoint_files import latest_checkpoint, mark_best, remove_old
-from vf.trainer.saving.merging import ADAPTER_WEIGHTS
+from vf.trainer.saving.checkpoint_files import (
+    ADAPTER_WEIGHTS,
+    latest_checkpoint,
+    mark_best,
+    remove_old,
+)
 
 pytestmark = pytest.mark.slow
 
