@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vf.runtime.errors import ConfigError, PeerLost, VfError
+from vf.runtime.errors import ConfigError, PeerLost, VfError, did_you_mean
 from vf.runtime.extras import missing_package
 from vf.runtime.signals import orderly_end
 from vf.runtime.terminal import make_console
@@ -31,7 +31,7 @@ PEER_LOST = 75  # of one of a trainer's processes, to what started it: trying ag
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that keeps line breaks, takes no abbreviations and suggests options.
+    """An argument parser that keeps line breaks, takes no abbreviations and suggests what it knows.
 
     Args:
         options: What :class:`argparse.ArgumentParser` takes.
@@ -40,6 +40,8 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **options)
+        self.register("type", int, _whole_number)
+        self.register("type", float, _number)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -55,6 +57,31 @@ class CommandParser(argparse.ArgumentParser):
             hint = f". Did you mean {nearest[near[0]]!r}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        near = did_you_mean(str(value), known)
+        if isinstance(action, argparse._SubParsersAction):
+            listed = near or f" Commands: {', '.join(known)}"
+            raise argparse.ArgumentError(None, f"there is no command {value!r}.{listed}")
+        listed = f" It is one of: {', '.join(known)}"
+        raise argparse.ArgumentError(action, f"unknown value {value!r}.{near}{listed}")
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
 
 
 def add_run_options(add: Callable[..., Any], *, set: str, dry_run: str, resume: str) -> None:

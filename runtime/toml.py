@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
@@ -16,6 +16,7 @@ from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.parse import parse_toml
 
 Table = TypeVar("Table", bound=BaseModel)
+EXPECTED = "Input should be "  # as pydantic says what a value is not
 MANY = 20  # more names than this are not worth listing in a message
 
 
@@ -90,8 +91,25 @@ def checked(model: type[Table], raw: Mapping[str, Any], *, under: str = "") -> T
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(model, each, under, raw) for each in error.errors(include_url=False)]
+        problems = _joined(model, error.errors(include_url=False), raw)
+        lines = [_explain(model, each, under, raw) for each in problems]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _joined(root: type[BaseModel], problems: Sequence[Any], raw: Any) -> list[dict[str, Any]]:
+    """Make one of the problems of a value that fits no member of a union: pydantic has one each."""
+    joined: list[dict[str, Any]] = []
+    by_value: dict[tuple[str, str], dict[str, Any]] = {}
+    for problem in problems:
+        value = (_place(root, problem["loc"], raw)[0], repr(problem["input"]))
+        before = by_value.get(value)
+        if before is None or not problem["msg"].startswith(EXPECTED):
+            joined.append(dict(problem))
+            if problem["msg"].startswith(EXPECTED):
+                by_value[value] = joined[-1]
+        elif (expected := problem["msg"].removeprefix(EXPECTED)) not in before["msg"]:
+            before["msg"] += f" or {expected}"
+    return joined
 
 
 def _explain(root: type[BaseModel], problem: Any, under: str, raw: Any) -> str:

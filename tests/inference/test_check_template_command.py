@@ -65,7 +65,7 @@ def test_a_template_of_a_file_is_checked_in_its_place(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["./nowhere"], "cannot load its tokenizer"),
+        (["./nowhere"], "there is no such folder"),
         (["tiny", "--chat-template", "nowhere.jinja"], "'nowhere.jinja' is neither a file nor"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict
@@ -49,3 +50,27 @@ def test_what_is_nested_too_deeply_is_an_error_like_any_other(tmp_path: Path) ->
         parse_json("[" * 100_000 + "]" * 100_000)
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json('{"a":' * 100_000)
+
+
+class Rate(BaseModel):
+    """A number, or a word in its place."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    rate: float | Literal["auto"] | None = None
+    names: dict[str, str | Literal[False]] = {}
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"rate": float("inf")}, "rate = inf: Input should be a finite number or 'auto'."),
+        ({"names": {"a": 1}}, "names.a = 1: Input should be a valid string or False."),
+    ],
+)
+def test_a_value_that_fits_no_member_of_a_union_is_one_problem(
+    raw: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked(Rate, raw)
+    assert str(caught.value) == said
