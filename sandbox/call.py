@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from vf.runtime.errors import SandboxError
+from vf.runtime.errors import SandboxError, ToolError
 from vf.sandbox.contract import ExecResult, Output
 from vf.sandbox.ends import Ends
 from vf.sandbox.frames import OUTPUT_WINDOW, Frame, FrameError, encode
@@ -191,14 +191,18 @@ def check_path(path: str) -> None:
         raise FileNotFoundError(errno.ENOENT, "no file can have this name", ascii(path[:80]))
 
 
+class OutOfRange(ToolError, ValueError):
+    """A limit that no sandbox can keep; in a tool, the model is told, whose number it may be."""
+
+
 def positive(name: str, value: float) -> float:
     """Return a number of seconds.
 
     Raises:
-        ValueError: It is none.
+        OutOfRange: It is none.
     """
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+    if isinstance(value, bool | str) or not 0 < value < float("inf"):
+        raise OutOfRange(f"{name} must be positive and finite, got {value!r}")
     return value
 
 

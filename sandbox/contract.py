@@ -156,6 +156,8 @@ class Sandbox(Protocol):
         Raises:
             SandboxError: The sandbox is lost.
             ValueError: ``timeout`` or ``max_output`` is out of range, or there is no such user.
+                Of a limit that is out of range it is a ToolError as well: a tool may have it from
+                the model, which is then told.
         """
         ...
 

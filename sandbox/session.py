@@ -12,6 +12,7 @@ from vf.sandbox.boot import boot, source_of
 from vf.sandbox.call import (
     GRACE,
     Call,
+    OutOfRange,
     OutputStream,
     as_bytes,
     check_path,
@@ -157,7 +158,7 @@ class Session:
     ) -> ExecResult:
         """Run a program to completion; see the contract."""
         if not 0 < max_output <= MAX_OUTPUT:
-            raise ValueError(f"max_output must be in 1..{MAX_OUTPUT}, got {max_output}")
+            raise OutOfRange(f"max_output must be in 1..{MAX_OUTPUT}, got {max_output}")
         wait = positive("timeout", timeout) + self._grace
         data = None if input is None else as_bytes(input)
         header = {**command(cmd, cwd, env, user), "timeout": timeout, "max_output": max_output}

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from vf.runtime.errors import ConfigError, SandboxError, ToolError
 from vf.runtime.own_deadline import own_deadline
+from vf.sandbox.call import positive
 from vf.sandbox.contract import ExecResult, Sandbox
 from vf.sandbox.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
@@ -123,8 +124,9 @@ class EpisodeSandbox:
 
         Raises:
             SandboxError: If the sandbox failed, does not answer, or the episode has ended.
-            ToolError: If there is too much code to run.
+            ToolError: If there is too much code to run, or ``timeout`` is not positive and finite.
         """
+        positive("timeout", timeout)
         async with self._next() as sandbox:
             if episode.turn != self._turn:
                 self._spent_before += self._spent

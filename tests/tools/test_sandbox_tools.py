@@ -137,6 +137,40 @@ def test_a_wrong_call_of_a_file_tool_is_reported(
     assert trace.tool_events[1].kind == "rejected"
 
 
+class Timed(Bench):
+    """A tool whose timeout is the model's."""
+
+    @vf.tool
+    async def run(self, timeout: float) -> str:
+        """Run a program.
+
+        Args:
+            timeout: Seconds.
+        """
+        done = await self.sandbox.use(lambda box: box.exec("echo ran", timeout=timeout))
+        return done.stdout
+
+    @vf.tool
+    async def count(self, timeout: float) -> str:
+        """Run Python.
+
+        Args:
+            timeout: Seconds.
+        """
+        done = await self.sandbox.use(lambda box: box.python("print('ran')", timeout=timeout))
+        return done.stdout
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "1e400", "NaN", "Infinity", "true", '"5"', "1e308"])
+@pytest.mark.parametrize("name", ["run", "count"])
+def test_a_timeout_of_the_models_own_is_never_an_error_of_the_rollout(
+    open_local: OpenSandbox, name: str, timeout: str
+) -> None:
+    call = at_once((name, f'{{"timeout": {timeout}}}'))
+    (said,) = heard(play(Timed(open_local), call))
+    assert said == "ran\n" if timeout == "1e308" else said.startswith("Error: ")
+
+
 def test_more_code_than_a_sandbox_takes_is_reported() -> None:
     env = Bench(giving(ScriptedSandbox(python=[ValueError("python takes no such amount")])))
     assert heard(play(env, {"python": {"code": "1"}})) == ["Error: python takes no such amount"]
