@@ -83,7 +83,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     made, ready, ended, loop = Head(), threading.Event(), asyncio.Event(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=[made.serve(ready, ended)])
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     yield made
     loop.call_soon_threadsafe(ended.set)
     thread.join()

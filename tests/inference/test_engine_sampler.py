@@ -25,7 +25,7 @@ def test_the_own_sampler_gives_what_http_gives_and_fails_as_the_engine_does() ->
 
     async def main() -> None:
         own = server.sampler(30.0)
-        remote = TokenClient.to(server.base_url, "tiny", timeout=30.0)
+        remote = TokenClient.to(server.base_url, "tiny", timeout=60.0)
         sampling = Sampling(20, temperature=5.0, seed=3)
         try:
             mine = await own.complete(PROMPT, sampling, [-1])

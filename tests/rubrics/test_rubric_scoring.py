@@ -261,7 +261,7 @@ def test_slow_scorers_wait_for_each_other_no_longer_than_the_slowest() -> None:
     arrived = asyncio.Event()
 
     async def first(trace: vf.Trace) -> float:
-        await asyncio.wait_for(arrived.wait(), 10)
+        await asyncio.wait_for(arrived.wait(), 60)
         return 1.0
 
     async def second(trace: vf.Trace) -> float:

@@ -86,7 +86,7 @@ def test_a_cancelled_call_is_not_waited_for_without_end(monkeypatch: pytest.Monk
                 pass
             process.send_signal(signal.SIGSTOP)
             call.cancel()
-            await asyncio.wait([call], timeout=30.0)
+            await asyncio.wait([call], timeout=60.0)
             assert call.cancelled()
             process.send_signal(signal.SIGCONT)
             assert await peer.call("echo", 0) == 0  # what comes late does no harm

@@ -69,7 +69,7 @@ def test_modes_links_and_pipes() -> None:
         await box.write_file("link", "#!/bin/sh\necho new\n")
         assert (await box.exec(["./script"])).stdout == "new\n"
         assert (await box.exec("test -L link")).ok
-        await asyncio.wait_for(box.write_file("p", "no pipe any more"), 20)
+        await asyncio.wait_for(box.write_file("p", "no pipe any more"), 60)
         assert await box.read_file("p") == b"no pipe any more"
         modes = (await box.exec("stat -c %a new script")).stdout
         assert modes == "644\n750\n"

@@ -161,7 +161,7 @@ def test_it_ends_with_the_process_that_owns_it(number: int) -> None:
         assert workdir.is_dir()
         wait_until(lambda: len(running(f"sleep\0{MARK}")) == 2)
         parent.send_signal(number)
-        parent.wait(30)
+        parent.wait(60)
     wait_until(lambda: not running(f"sleep\0{MARK}"))
     wait_until(lambda: not workdir.parent.exists())
 

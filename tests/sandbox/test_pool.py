@@ -36,7 +36,7 @@ def test_it_fills_ahead_and_a_ready_one_costs_no_wait() -> None:
             await pool.filled()
             assert pool.stats().ready == 4
             factory.seconds = 60
-            async with pool.acquire(timeout=20):
+            async with pool.acquire(timeout=60):
                 stats = pool.stats()
                 assert (stats.in_use, stats.ready, stats.starting) == (1, 3, 1)
 
@@ -126,7 +126,7 @@ def test_a_passing_failure_is_tried_again() -> None:
     async def run() -> None:
         factory = Factory(errors=[SandboxError("engine away")])
         async with SandboxPool(factory, 1) as pool:
-            async with pool.acquire(timeout=10):
+            async with pool.acquire(timeout=60):
                 pass
             assert pool.stats().failed == 1
 
@@ -141,7 +141,7 @@ def test_lasting_failure_is_reported_to_all_that_wait(monkeypatch: pytest.Monkey
         async with SandboxPool(factory, 2, concurrency=2) as pool:
 
             async def episode() -> None:
-                async with pool.acquire(timeout=20):
+                async with pool.acquire(timeout=60):
                     pass
 
             ends = await asyncio.gather(*(episode() for _ in range(3)), return_exceptions=True)
@@ -149,7 +149,7 @@ def test_lasting_failure_is_reported_to_all_that_wait(monkeypatch: pytest.Monkey
             assert all(isinstance(end, SandboxError) for end in ends)
             # It keeps trying: when the engine is back, so is the pool.
             await until(lambda: not factory.errors)
-            async with pool.acquire(timeout=20):
+            async with pool.acquire(timeout=60):
                 pass
             assert pool.stats().failed == PATIENCE + 4
 
@@ -161,9 +161,9 @@ def test_what_can_never_work_is_reported_at_once_and_not_tried_again() -> None:
         factory = Factory(errors=[ConfigError("no such image")])
         async with SandboxPool(factory, 2, concurrency=1) as pool:
             with pytest.raises(ConfigError, match="no such image"):
-                await pool.filled(timeout=20)
+                await pool.filled(timeout=60)
             with pytest.raises(ConfigError, match="no such image"):
-                async with pool.acquire(timeout=20):
+                async with pool.acquire(timeout=60):
                     pass
         assert factory.tried == 1
 
@@ -247,7 +247,7 @@ def test_one_that_cannot_be_destroyed_stops_nobody() -> None:
         factory.close_error = SandboxError("engine away")
         async with SandboxPool(factory, 1) as pool:
             for _ in range(3):
-                async with pool.acquire(timeout=5):
+                async with pool.acquire(timeout=60):
                     pass
 
     asyncio.run(run())

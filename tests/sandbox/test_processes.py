@@ -172,7 +172,7 @@ def test_a_supervisor_that_hangs_is_found_out_while_a_program_runs() -> None:
         beat = asyncio.create_task(box._session._beat())
         os.kill(box._process.pid, signal.SIGSTOP)
         try:
-            assert "did not answer 'ping'" in (await asyncio.wait_for(process.wait(), 20)).stderr
+            assert "did not answer 'ping'" in (await asyncio.wait_for(process.wait(), 60)).stderr
         finally:
             os.kill(box._process.pid, signal.SIGCONT)
             beat.cancel()

@@ -69,7 +69,7 @@ def test_one_of_two_servers_is_killed_and_taken_back(
         assert {v for answer in answers(traces) for v in answer} == {step - 1}
     servers += server_processes()
     trainer.close()
-    _, alive = psutil.wait_procs(servers, timeout=20)
+    _, alive = psutil.wait_procs(servers, timeout=60)
     assert not alive
 
 

@@ -36,7 +36,7 @@ def chat(url: str, retries: int = 0) -> vf.ChatModel:
 
 
 def hosted(url: str) -> InterceptedModel:
-    return InterceptedModel(url, "secret", "m", lambda: None, timeout=30.0)
+    return InterceptedModel(url, "secret", "m", lambda: None, timeout=60.0)
 
 
 READERS: dict[str, Make] = {"chat": chat, "hosted": hosted}

@@ -105,4 +105,4 @@ def served(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str], list[s
         yield found[1], server, said
     finally:
         server.kill()
-        server.wait(30)
+        server.wait(60)

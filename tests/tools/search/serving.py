@@ -35,6 +35,6 @@ def served(index: Path | str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         yield found[1], server
     finally:
         server.kill()
-        server.wait(30)
+        server.wait(60)
         assert server.stderr is not None
         server.stderr.close()

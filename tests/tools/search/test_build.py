@@ -213,7 +213,7 @@ def test_a_build_that_is_killed_leaves_no_half_index(
         assert build.stdout is not None
         assert build.stdout.readline() == b"going\n"
         build.send_signal(number)
-        build.wait(30)
+        build.wait(60)
     finally:
         build.kill()
     assert not path.exists()
@@ -250,7 +250,7 @@ build_index(documents(), sys.argv[1], memory_mib=15)
 def test_an_index_that_was_being_replaced_when_all_went_dark_comes_back(tmp_path: Path) -> None:
     """The state between the two renames, as a process left it that is dead by now."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait(30)
+    ended.wait(60)
     meta = build_index(TOWNS[:3], tmp_path / "[index]")
     left = f".[index].building-{os.uname().nodename}-{ended.pid}-0badcafe"
     (tmp_path / "[index]").rename(tmp_path / f"{left}-old")

@@ -40,7 +40,7 @@ def post(url: str, body: object) -> Any:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)["error"]["message"]
@@ -304,10 +304,10 @@ def rollout(index: Index) -> vf.Trace:
 def test_a_retriever_that_dies_costs_the_reward_and_is_never_text(tmp_path: Path) -> None:
     path = make_index(tmp_path).path
     with served(path) as (url, server):
-        index = HttpIndex(url, timeout=5.0, max_retries=1)
+        index = HttpIndex(url, timeout=60.0, max_retries=1)
         assert rollout(index).error is None
         server.kill()
-        server.wait(30)
+        server.wait(60)
         trace = rollout(index)
     assert trace.error is not None
     assert (trace.error.boundary, trace.reward) == ("tool", None)

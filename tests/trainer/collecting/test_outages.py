@@ -106,7 +106,7 @@ def collect(server: Server, **args: Any) -> tuple[list[Any], list[vf.Trace]]:
         finished.append(ended.trace)
 
     work = orchestrator(server, server.serving, on_trace, **args)
-    groups = asyncio.run(asyncio.wait_for(first_step(work), 30.0))
+    groups = asyncio.run(asyncio.wait_for(first_step(work), 60.0))
     return groups, finished
 
 
@@ -149,7 +149,7 @@ def test_an_evaluation_waits_an_outage_out_too() -> None:
     server = Server({3, 11})
     finished: list[Ended] = []
     work = orchestrator(server, server.serving).evaluate(finished.append)
-    result = asyncio.run(asyncio.wait_for(work, 30.0))["env"]
+    result = asyncio.run(asyncio.wait_for(work, 60.0))["env"]
     assert server.lost
     assert result.errors == 0
     assert [trace.task.id for trace in result.traces] == [f"eval-{n}" for n in range(8)]
@@ -176,6 +176,6 @@ def test_a_failure_that_is_no_outage_counts(act: str) -> None:
         "evaluate": lambda: broken.evaluate(finished.append),
     }
     with pytest.raises(TrainingError, match="the prompt is poisoned"):
-        asyncio.run(asyncio.wait_for(works[act](), 30.0))
+        asyncio.run(asyncio.wait_for(works[act](), 60.0))
     assert finished
     assert all(ended.trace.error is not None for ended in finished)

@@ -79,7 +79,7 @@ async def groups_of(work: Orchestrator, step: int) -> list[Group]:
 
 def run(scene: Awaitable[Any]) -> Any:
     async def within() -> Any:
-        return await asyncio.wait_for(scene, 30.0)
+        return await asyncio.wait_for(scene, 60.0)
 
     return asyncio.run(within())
 

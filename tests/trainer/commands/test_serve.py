@@ -84,7 +84,7 @@ def test_a_model_is_served_until_it_is_interrupted() -> None:
         ]
 
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert err.splitlines()[-1] == "vf-rl serve: interrupted; the server has stopped"
         assert "Traceback" not in out + err

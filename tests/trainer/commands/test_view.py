@@ -148,11 +148,11 @@ def test_the_page_is_served_until_an_interrupt(run: Path) -> None:
         assert process.stderr is not None
         url = process.stdout.readline().split()[0]
         assert url.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.read().endswith(b"</body></html>\n")
-        with urllib.request.urlopen(f"{url}events", timeout=30):  # an open page holds up no end
+        with urllib.request.urlopen(f"{url}events", timeout=60):  # an open page holds up no end
             process.send_signal(2)
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=60) == 0
         assert process.stderr.read() == (
             f"vf-rl view: {nowhere} does not exist yet. Did you mean 'run'? The page waits for "
             "it.\n"

@@ -144,7 +144,7 @@ class TestAnEndlessRun:
     def test_ends_when_a_follower_is_killed(self, running: Any) -> None:
         launcher, pids = running
         os.kill(pids[1], signal.SIGKILL)
-        _, said = launcher.communicate(timeout=30)
+        _, said = launcher.communicate(timeout=60)
         assert launcher.returncode == 1
         assert "trainer process 1 of 2 was killed by SIGKILL" in said
         assert not any(map(alive, pids.values()))

@@ -34,7 +34,7 @@ class Clock:
         while self._looks.acquire(blocking=False):
             pass
         for _ in range(2):
-            assert self._looks.acquire(timeout=30.0)
+            assert self._looks.acquire(timeout=60.0)
 
 
 def test_a_stall_is_reported_again_while_it_lasts_and_not_while_something_moves(
@@ -54,11 +54,11 @@ def test_a_stall_is_reported_again_while_it_lasts_and_not_while_something_moves(
         clock.wait_for_look()
     assert told.empty()
     clock.now += 0.11
-    first = told.get(timeout=30.0)
+    first = told.get(timeout=60.0)
     clock.wait_for_look()
     assert told.empty()
     clock.now += 0.1
-    told.get(timeout=30.0)
+    told.get(timeout=60.0)
     watchdog.stop()
     assert "The trainer is in 'generate'" in first
     assert "task task-7, turn 3" in first
@@ -79,7 +79,7 @@ def test_the_stacks_of_all_threads_are_written_however_many(tmp_path: Path) -> N
     told: queue.Queue[str] = queue.Queue()
     watchdog = Watchdog(0.1, list, told.put, tmp_path / "stalls.log")
     try:
-        told.get(timeout=30.0)
+        told.get(timeout=60.0)
     finally:
         let_go.set()
         watchdog.stop()

@@ -219,7 +219,7 @@ def lead(follower: str) -> tuple[str, int]:
         for rank, code in enumerate((LEADER, follower))
     ]
     ended = processes[1].wait(120)
-    said, _ = processes[0].communicate(timeout=20)
+    said, _ = processes[0].communicate(timeout=60)
     assert processes[0].returncode == 0
     return said, ended
 
