@@ -110,8 +110,7 @@ def _folder(
     from vf.evaluation.refusal import told_differences
     from vf.evaluation.results import ResultsFolder, next_of, read_config, series
 
-    there = series(base)
-    if args.output is not None or not there:
+    if args.output is not None or not (there := series(base)):
         return base
     path = next_of(base)
     if args.fresh:

@@ -231,6 +231,7 @@ class ResultsFolder:
 
 def series(base: Path) -> list[Path]:
     """Return the results folders of one name, oldest first: ``base``, ``base@2``, ..."""
+    base = base if base.name else base.absolute()  # of "."
     found = [base] if _holds_anything(base) else []
     number = 2
     while _holds_anything(folder := base.with_name(f"{base.name}@{number}")):
@@ -243,6 +244,7 @@ def next_of(base: Path) -> Path:
     """Return the folder for a new result beside those that there are."""
     if not _holds_anything(base):
         return base
+    base = base if base.name else base.absolute()
     return base.with_name(f"{base.name}@{max(1, len(series(base))) + 1}")
 
 

@@ -40,8 +40,12 @@ def find_model(name: str, said: str | None = None) -> str:
             within seconds what was tried.
     """
     path, said = resolve_model(name), said or f"model = {name!r}"
+    if not path:
+        raise ConfigError(f"{said}: it is empty; name a folder, {TINY}, or a model on the hub")
     if Path(path).is_dir():
         return path
+    if Path(path).is_file():
+        raise ConfigError(f"{said}: {path} is a file; name the folder that holds the model")
     # The hub's names are OWNER/NAME, so a folder that exists here is no owner.
     begins_here = path.count("/") == 1 and Path(path).parent.is_dir()
     if path.startswith((".", "/")) or path.count("/") > 1 or begins_here:

@@ -137,7 +137,7 @@ class EngineSettings(BaseModel):
     engine: str
     port: Annotated[int, Field(ge=0, le=LAST_PORT)] = 0
     """Port of the OpenAI-compatible API; 0 takes a free one."""
-    host: str = "127.0.0.1"
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """Address that the API listens on. It requires no key."""
     thinking_history: Literal["keep", "template"] = "keep"
     """`keep` never drops sampled reasoning from the context; `template` does what the chat template

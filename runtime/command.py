@@ -42,6 +42,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
         self.register("type", int, _whole_number)
         self.register("type", float, _number)
+        self.register("type", Path, _path)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -82,6 +83,12 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def _path(text: str) -> Path:
+    if not text:  # which a Path takes for the current folder
+        raise argparse.ArgumentTypeError("must be a path, and is empty")
+    return Path(text)
 
 
 def add_run_options(add: Callable[..., Any], *, set: str, dry_run: str, resume: str) -> None:

@@ -192,7 +192,7 @@ def check_path(path: str) -> None:
 
 
 class OutOfRange(ToolError, ValueError):
-    """A limit that no sandbox can keep; in a tool, the model is told, whose number it may be."""
+    """A limit that no sandbox can keep; in a tool, the model sees it: the number may be its own."""
 
 
 def positive(name: str, value: float) -> float:

@@ -253,10 +253,12 @@ class Session:
         await self._ask(op, data, wait=FILE_SECONDS + self._grace, path=path, size=len(data))
 
     async def _persistent(self, op: str, code: str, timeout: float) -> ExecResult:
-        data = code.encode("utf-8", "surrogatepass")
-        positive("timeout", timeout)
+        wait, data = (
+            positive("timeout", timeout) + self._grace,
+            code.encode("utf-8", "surrogatepass"),
+        )
         async with self._turns[op]:
-            return result(await self._ask(op, data, wait=timeout + self._grace, timeout=timeout))
+            return result(await self._ask(op, data, wait=wait, timeout=timeout))
 
     async def _ask(
         self,

@@ -333,6 +333,18 @@ def test_a_checkpoint_that_was_replaced_is_another_model(tmp_path: Path) -> None
     assert fingerprint(ModelConfig(model="m", base_url="http://x/v1")) is None
 
 
+def test_the_current_folder_can_hold_the_results(
+    capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for _ in range(2):  # the second is resumed, and finished
+        argv = ("calculator", "--agent", "oracle", "-n", "1", "-o", ".")
+        assert call(capsys, *argv)[0] == 0
+        assert results(Path())["rollouts"] == 1
+    assert [folder.name for folder in tmp_path.iterdir()] == ["here"]
+
+
 def test_a_folder_with_other_things_in_it_is_left_alone(capsys: Capsys, url: str) -> None:
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years of work")

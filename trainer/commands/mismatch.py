@@ -12,6 +12,7 @@ from vf.runtime.command import (
     check_run_exists,
     quiet_transformers,
     run_command,
+    runs_in,
 )
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
@@ -72,6 +73,8 @@ def _read(args: argparse.Namespace) -> Mismatch:
     if args.set:
         raise ConfigError("--set is for a TOML: what a run's folder holds has been computed")
     check_run_exists(args.run)
+    if not (args.run / "traces").is_dir():
+        raise ConfigError(f"{args.run} is not the folder of a run: no traces{runs_in(args.run)}")
     wait_for(_load)
     from vf.trainer.watching.mismatch import measure
 

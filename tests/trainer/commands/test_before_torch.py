@@ -47,6 +47,11 @@ REFUSED = {
     "serve tiny --port 0 --tokenizer ./nope": "no such folder",
     "serve tiny --port 0 --chat-template nope": "chat_template = 'nope'",
     "serve tiny --port 0 --max-requests 0": "max_requests = 0",
+    "serve ": "it is empty",
+    "serve run.toml": "run.toml is a file",
+    "serve tiny --port 0 --host ": "inference.host = ''",
+    "export ": "must be a path, and is empty",
+    "mismatch .": "not the folder of a run",
     "mismatch nope": "no folder nope",
     "mismatch run.toml --set env.id=nope": "no environment 'nope'",
     "sft sft.toml": "nope",
@@ -62,6 +67,8 @@ for argv in json.load(sys.stdin):
     with contextlib.redirect_stderr(io.StringIO()) as err:
         try:
             code = main(argv.split(" "))
+        except SystemExit as ended_by:
+            code = ended_by.code
         except BaseException as error:
             code = repr(error)
     ended[argv] = [code, err.getvalue()]

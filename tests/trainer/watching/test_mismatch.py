@@ -95,8 +95,10 @@ def test_a_run_that_kept_nothing_says_which_setting_keeps_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["mismatch", str(tmp_path)]) == 2
+    assert "not the folder of a run" in capsys.readouterr().err
+    (tmp_path / "traces").mkdir()
+    assert main(["mismatch", str(tmp_path)]) == 2
     assert "trainer.args.learned_groups" in capsys.readouterr().err
-    (tmp_path / "traces").mkdir(exist_ok=True)
     assert main(["mismatch", str(tmp_path), "--set", "max_steps=2"]) == 2
     assert "--set is for a TOML" in capsys.readouterr().err
 
