@@ -21,6 +21,7 @@ LONGEST_PATH = 2**20  # bytes; no system takes as many
 NOT_RUN = 126  # what a shell says of a program that cannot be run
 NOTE = re.compile(r"\n\[\.\.\. \d+ bytes are missing \.\.\.\]\n")  # in place of output
 WINDOW = 4 * CHUNK
+MAX_OUTPUT = 64 * 2**20
 GRACE = 15.0  # seconds that a supervisor has on top of a call's own time
 HELD_UP = 0.5  # seconds by which a timer is late where the event loop was held up
 STREAMS: dict[int, Literal["stdout", "stderr"]] = {1: "stdout", 2: "stderr"}
@@ -204,6 +205,16 @@ def positive(name: str, value: float) -> float:
     if isinstance(value, bool | str) or not 0 < value < float("inf"):
         raise OutOfRange(f"{name} must be positive and finite, got {value!r}")
     return value
+
+
+def check_output(most: int) -> None:
+    """Check how many bytes of output are kept.
+
+    Raises:
+        OutOfRange: It is not 1 to 64 MiB.
+    """
+    if not 0 < most <= MAX_OUTPUT:
+        raise OutOfRange(f"max_output must be in 1..{MAX_OUTPUT}, got {most}")
 
 
 def failure(answer: dict[str, Any], path: str, sandbox: str) -> Exception:

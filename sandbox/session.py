@@ -12,9 +12,9 @@ from vf.sandbox.boot import boot, source_of
 from vf.sandbox.call import (
     GRACE,
     Call,
-    OutOfRange,
     OutputStream,
     as_bytes,
+    check_output,
     check_path,
     command,
     ends,
@@ -30,7 +30,6 @@ from vf.sandbox.process import SessionProcess
 from vf.sandbox.tunnel import Tunnel, Writer
 
 VERSION = 1
-MAX_OUTPUT = 64 * 2**20
 FILE_SECONDS = 120.0  # that a supervisor takes for a file or a folder at most
 KILL_SECONDS = 8.0  # likewise, to kill a program in the background
 
@@ -157,16 +156,15 @@ class Session:
         on_output: Callable[[Output], None] | None = None,
     ) -> ExecResult:
         """Run a program to completion; see the contract."""
-        if not 0 < max_output <= MAX_OUTPUT:
-            raise OutOfRange(f"max_output must be in 1..{MAX_OUTPUT}, got {max_output}")
+        check_output(max_output)
         wait = positive("timeout", timeout) + self._grace
         data = None if input is None else as_bytes(input)
         header = {**command(cmd, cwd, env, user), "timeout": timeout, "max_output": max_output}
         if on_output is None:
             return result(await self._ask("exec", data, wait=wait, **header))
         stream = OutputStream(on_output, max_output)
-        answer = await self._ask("exec", data, wait=wait, stream=stream, **header)
-        return result(stream.finish(answer))
+        asked = self._ask("exec", data, wait=wait, stream=stream, **header)
+        return result(stream.finish(await asked))
 
     async def start(
         self,
@@ -253,10 +251,8 @@ class Session:
         await self._ask(op, data, wait=FILE_SECONDS + self._grace, path=path, size=len(data))
 
     async def _persistent(self, op: str, code: str, timeout: float) -> ExecResult:
-        wait, data = (
-            positive("timeout", timeout) + self._grace,
-            code.encode("utf-8", "surrogatepass"),
-        )
+        wait = positive("timeout", timeout) + self._grace
+        data = code.encode("utf-8", "surrogatepass")
         async with self._turns[op]:
             return result(await self._ask(op, data, wait=wait, timeout=timeout))
 
