@@ -140,6 +140,29 @@ def check_picklable(fn: Callable[..., Any], name: str) -> None:
         )
 
 
+class InWorker:
+    """A function for :func:`run_bounded` that each worker makes for itself.
+
+    What it needs is loaded there alone: before the clock of a call starts, and once for all forks.
+
+    Args:
+        make: A function of a module, which returns the function to call.
+        args: Its arguments, picklable.
+        name: What messages call the function.
+    """
+
+    def __init__(self, make: Callable[..., Callable[..., Any]], *args: Any, name: str) -> None:
+        self._made = make, args
+        self.__name__ = name
+
+    def __reduce__(self) -> tuple[Callable[..., Callable[..., Any]], tuple[Any, ...]]:
+        return self._made
+
+    def __call__(self, *args: Any) -> Any:
+        make, settings = self._made
+        return make(*settings)(*args)
+
+
 class _Job:
     """One call, and the future that waits for it in the caller's loop."""
 

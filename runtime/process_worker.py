@@ -16,6 +16,8 @@ from multiprocessing.reduction import recv_handle
 
 _POLL_SECONDS = 1.0
 _FORK_MEMORY = 1 << 30  # bytes of address space
+# A fork has none of its parent's threads, and one of numpy's per core takes address space.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 STARTED, DONE, RAISED = "started", "done", "raised"
 
 
@@ -62,6 +64,7 @@ def serve_forks(fd: int, parent: int) -> None:
         parent: Who started this process; without it, this process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ |= _ONE_THREAD
     resource.setrlimit(resource.RLIMIT_AS, (_FORK_MEMORY, _FORK_MEMORY))
     pipe = Connection(fd)
     while os.getppid() == parent:

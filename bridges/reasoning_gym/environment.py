@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vf.bridges.reasoning_gym.problems import Problems
-from vf.bridges.reasoning_gym.scoring import score
+from vf.bridges.reasoning_gym.scoring import scorer
 from vf.environments.environment import Environment, Split
 from vf.environments.generated import split_sizes
 from vf.inference.models.scripted_model import Script
@@ -14,7 +14,7 @@ from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, RubricError, ScoringDied, did_you_mean
 from vf.runtime.extras import check_version, load
-from vf.runtime.process_pool import run_in_process
+from vf.runtime.process_pool import InWorker, run_bounded
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
@@ -44,8 +44,8 @@ class ReasoningGym(Environment):
         num_train: Problems in the train split, before those of the eval split are left out.
         num_eval: Problems in the eval split.
         seed: Seed of the problems.
-        score_timeout: Seconds to score one answer. One that takes longer is worth 0, unless
-            no answer at all would take as long.
+        score_timeout: Seconds of processor time to score one answer. One that takes longer, or
+            more memory than 1 GiB, is worth 0, unless no answer at all would take as much.
 
     Raises:
         ConfigError: There is no such dataset, field or level, a value does not fit, or
@@ -119,12 +119,13 @@ class ReasoningGym(Environment):
                 another problem than the one that was asked.
         """
         problems, entry = await call(self._problem, trace.task)
-        answer = _extract(trace.reply)
-        work = (problems.dataset_class, problems.config, entry)
+        dataset = problems.dataset_class, problems.config
+        score = InWorker(scorer, *dataset, name=f"{problems.name}.score_answer")
+        answer, limit = _extract(trace.reply), self.score_timeout
         try:
-            found = await run_in_process(score, *work, answer, timeout=self.score_timeout)
-        except ScoringDied:  # the answer's doing, unless it takes as long without one
-            await run_in_process(score, *work, None, timeout=self.score_timeout)
+            found = await run_bounded(score, entry, answer, timeout=limit)
+        except ScoringDied:  # the answer's doing, unless none at all does the same
+            await run_bounded(score, entry, None, timeout=limit)
             found = 0.0
         return float(found)
 

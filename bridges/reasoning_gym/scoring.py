@@ -2,7 +2,7 @@
 
 Some of its scorers hand what the model wrote to Python's ``eval``, or to SymPy's parser, which
 does the same: ``9**9**9**9`` would stop the whole program, and ``__import__('os').system(...)``
-would run. So scoring has a process with a deadline, and these scorers are not given what could do
+would run. So scoring has a process with limits, and these scorers are not given what could do
 more than compute.
 """
 
@@ -13,6 +13,8 @@ import builtins
 import inspect
 import keyword
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from vf.runtime.errors import RubricError
@@ -35,25 +37,34 @@ _FUNCTIONS = frozenset({
 _datasets: dict[tuple[type, str], Any] = {}
 
 
-def score(dataset_class: type, config: Any, entry: dict[str, Any], answer: str | None) -> float:
+def scorer(dataset_class: type, config: Any) -> Callable[[dict[str, Any], str | None], float]:
+    """Return :func:`score` for a dataset, which is made once per process.
+
+    Args:
+        dataset_class: The class of the dataset.
+        config: Its configuration.
+    """
+    key = dataset_class, repr(config)
+    if key not in _datasets:
+        _datasets[key] = dataset_class(config)
+    return partial(score, _datasets[key])
+
+
+def score(dataset: Any, entry: dict[str, Any], answer: str | None) -> float:
     """Return what the dataset scores an answer: its ``score_answer(answer, entry)``.
 
     0 where that raises an error over this answer but not over the entry's own. An answer that
     would run code gets what the dataset gives for one that cannot be read.
 
     Args:
-        dataset_class: The class of the dataset.
-        config: Its configuration.
+        dataset: A dataset of reasoning-gym.
         entry: The problem.
         answer: What was answered, or None.
 
     Raises:
         RubricError: It raises an error over the entry's own answer too.
+        MemoryError: The answer takes more than the process has.
     """
-    key = dataset_class, repr(config)
-    if key not in _datasets:
-        _datasets[key] = dataset_class(config)
-    dataset = _datasets[key]
     # A composite scores by the dataset that the entry is from.
     parts = getattr(dataset, "datasets", None)
     if isinstance(parts, dict):
@@ -62,12 +73,14 @@ def score(dataset_class: type, config: Any, entry: dict[str, Any], answer: str |
         answer = UNREADABLE
     try:
         return float(dataset.score_answer(answer, entry))
+    except MemoryError:  # ends the process
+        raise
     except Exception as error:
         try:
             dataset.score_answer(entry["answer"], entry)
         except Exception:
             raise RubricError(
-                f"{dataset_class.__name__} cannot score the answer of its own entry: "
+                f"{type(dataset).__name__} cannot score the answer of its own entry: "
                 f"{type(error).__name__}: {error}"
             ) from error
         return 0.0

@@ -20,7 +20,7 @@ from vf.rubrics.outcomes.extract import (
 from vf.rubrics.outcomes.hedges import hedges
 from vf.rubrics.outcomes.markup import plain, repeating, thousands, unwrapped
 from vf.runtime.errors import ConfigError, ScoringDied
-from vf.runtime.process_pool import run_bounded
+from vf.runtime.process_pool import InWorker, run_bounded
 from vf.traces.trace import Trace
 
 _MAX_EXPRESSION = 1000  # characters
@@ -152,21 +152,9 @@ def _in_words(text: str) -> set[str]:
     return hedges(said) - {"or"} | {c for c in said if unicodedata.category(c) in ("Nl", "No")}
 
 
-class _InProcess:
-    """A function of a module that only the worker process imports, because it is heavy."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self.module, self.__name__ = module, name
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
-        return _load, (self.module, self.__name__)
-
-    def __call__(self, *args: Any) -> Any:
-        return _load(self.module, self.__name__)(*args)
-
-
 def _load(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
-_all_equal = _InProcess("vf.rubrics.outcomes.math_process", "all_equal")
+# Only a worker imports this module, because it is heavy.
+_all_equal = InWorker(_load, "vf.rubrics.outcomes.math_process", "all_equal", name="all_equal")

@@ -15,7 +15,7 @@ import pytest
 
 import vf
 from vf.bridges.reasoning_gym.environment import ReasoningGym
-from vf.bridges.reasoning_gym.scoring import UNREADABLE, is_harmless, score
+from vf.bridges.reasoning_gym.scoring import UNREADABLE, is_harmless, score, scorer
 from vf.runtime.errors import ConfigError
 
 reasoning_gym = pytest.importorskip("reasoning_gym")
@@ -95,7 +95,7 @@ def test_all_of_their_datasets_can_be_made_asked_and_scored() -> None:
         (task,) = environment.tasks("eval")
         problems, entry = environment._problem(task)
         for answer in (task.answer, None, "xyz", "", "1 2"):
-            found = score(problems.dataset_class, problems.config, entry, answer)
+            found = scorer(problems.dataset_class, problems.config)(entry, answer)
             assert 0.0 <= found <= 1.0, (name, answer)
             if answer is not None and answer == task.answer:
                 assert found == 1.0, name
@@ -203,7 +203,7 @@ def test_no_function_is_called_in_a_roundabout_way(
     text = "+".join(f"(srepr)({special.get(char, f'{char})[8]')}" for char in code)
     made, config = reasoning_gym.factory.DATASETS["puzzle24"]
     settings = config(seed=1, size=1)
-    score(made, settings, made(settings)[0], call.format(text))
+    score(made(settings), made(settings)[0], call.format(text))
     assert not (tmp_path / "made").exists()
 
 
@@ -231,6 +231,28 @@ def test_an_answer_that_would_take_for_ever_is_worth_nothing() -> None:
     task = next(iter(environment.tasks("eval")))
     trace = run(environment, task, "<answer>9**9**9**9</answer>")
     assert (trace.reward, trace.error) == (0.0, None)
+
+
+def test_answers_that_never_end_hold_up_no_other() -> None:
+    """More than there are workers: a right answer that comes later is scored before any of them."""
+    environment = ReasoningGym("countdown", num_train=1, num_eval=1, score_timeout=600)
+    task = next(iter(environment.tasks("eval")))
+
+    def roll_out(answer: object) -> asyncio.Future[vf.Trace]:
+        model = vf.ScriptedModel([f"<answer>{answer}</answer>"])
+        return asyncio.ensure_future(vf.rollout(environment, task, model))
+
+    async def run_all() -> list[bool]:
+        endless = [roll_out("9**9**9**9") for _ in range(24)]
+        await asyncio.sleep(0)  # they have begun
+        assert (await roll_out(task.answer)).reward == 1.0
+        ended = [call.done() for call in endless]
+        for call in endless:
+            call.cancel()
+        await asyncio.gather(*endless, return_exceptions=True)
+        return ended
+
+    assert not any(asyncio.run(run_all()))
 
 
 def test_a_task_of_other_arguments_is_not_scored() -> None:
