@@ -42,19 +42,31 @@ FAILED = frozenset(
     }
 )
 # How providers say that a prompt, or a prompt and max_tokens, are more than the context holds.
-# They do not agree on a status or a code.
+# They do not agree on a status or a code. The name of a limit alone does not say so: an API that
+# does not know the field max_context_length names it, too.
 TOO_LONG_STATUSES = (400, 413, 422)
+_LIMIT = (
+    r"(?:context[ _-](?:length|size|window|limit)|maximum context|sequence length|"
+    r"max(?:imum)?[ _](?:model|prompt|input|sequence)[ _]length)"
+)
+_EXCEEDED = (
+    r"(?:exceed|too (?:long|large|many)|(?:longer|larger|greater|more) than|overflow|"
+    r"(?:is|of|length:?) (?:only )?\d)"
+)
+_ASKED = r"\b(?:prompt|inputs?|request|messages?|conversation|context|tokens?)\b(?![\"'])"
 TOO_LONG = re.compile(
-    r"context[ _-](length|size|window|limit)|max(imum)?[ _](model|prompt|input)[ _]length|"
-    r"`inputs` tokens|(prompt|input) is too (long|large)|prompt exceeds max length|"
-    r"input (token count|length.* exceeds)|prompt token count .*exceeds|"
+    rf"{_LIMIT}[^{{}}]{{0,120}}?{_EXCEEDED}|{_EXCEEDED}[^{{}}]{{0,120}}?{_LIMIT}|"
+    rf"{_ASKED}[^{{}}]{{0,60}}?exceed(s|ed)? (the |model |the model's )?(configured |token )?limit|"
+    rf"{_ASKED}[^{{}}]{{0,60}}?maximum allowed length|would exceed the model's limit|"
+    r"`inputs` (tokens|must have less)|prompt exceeds max length|max_new_tokens` must be <=|"
+    r"(prompt|input|conversation|message \w+( \w+)?)( is)? too (long|large)|"
+    r"(prompt|input|inputs) \(?(token count|length)\b.* (exceeds|should not exceed|only supports)|"
+    r"prompt token count .*exceeds|input tokens? .{0,20}cannot exceed|exceeded max input tokens|"
     r"range of input length|exceed\w* model token limit|too many (input |prompt )?tokens|"
-    r"prompt contains \d+ tokens|maximum allowed length|request_too_large|"
-    r"reduce the length of the (messages|prompt|input)|maximum context|"
-    r"tokens? .*exceeds? the (configured )?limit|"
-    r"exceed(s|ed)? (the|model|the model's) (token )?limit|"
-    r"max_new_tokens` must be <=|expected maxLength|(conversation|message \w+( \w+)?) too long|"
-    r"sequence length \d+|string_above_max_length|max_tokens must be at least 1, got -",
+    r"prompt contains \d+ tokens|reduce the length of the (messages|prompt|input)|"
+    r"content[^:]{0,20}: string too long|expected maxLength:? \d{5}|max size: \d+ tokens|"
+    r"max_tokens must be at least 1, got -|request_too_large|tokens_limit_reached|"
+    r"context_(length|window)_exceeded|prompt_tokens_exceeded|exceed_context_size",
     re.IGNORECASE,
 )
 # A request that is larger than a minute's quota (Groq's 413) is not longer than the context.
