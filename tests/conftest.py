@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import hypothesis
 import pytest
 
 from tests.parts import PARTS, REQUIRE_ALL, VLLM_PYTHON, require
@@ -22,6 +23,12 @@ from vf.sandbox.local import UnsafeLocalSandbox
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# On a busy machine, examples are slow to make and to run; that is no failure.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 # What ignores signals (nohup, a shell's background) hands that down to what it starts; here they
 # are sent on purpose.
