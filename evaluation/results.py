@@ -21,7 +21,7 @@ from typing import Any
 from vf.evaluation.eval_config import slug, with_defaults
 from vf.runtime.errors import ConfigError
 from vf.runtime.parse import parse_json
-from vf.traces.store import TraceStore
+from vf.traces.store import DamagedLine, TraceStore
 from vf.traces.trace import Trace
 
 TRACES = "traces.jsonl"
@@ -67,10 +67,10 @@ class Cell:
         try:
             if self.store.path.exists():
                 yield from self.store
-        except ConfigError as error:
+        except DamagedLine as error:
             raise ConfigError(
-                f"{error}. With --repair, such lines are put aside, in failed/{DAMAGED}, and their "
-                "rollouts run again"
+                f"{error.problem}. With --repair, such lines are put aside, in failed/{DAMAGED}, "
+                "and their rollouts run again"
             ) from None
 
     def done(self, whole: int | None = None) -> set[Key]:
@@ -124,7 +124,7 @@ def _repair(traces: Path) -> int:
 
     A process killed in here loses nothing: what was put aside twice is in the other file twice.
     """
-    lines = [line for line in traces.read_bytes().split(b"\n") if line]
+    lines = [line for line in traces.read_bytes().split(b"\n") if line.strip()]
     damaged = [line for line in lines if not _is_whole(line)]
     if damaged:
         aside, kept = traces.parent / "failed" / DAMAGED, traces.parent / "traces.tmp"

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import codecs
 import os
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace, first_problem
+
+
+class DamagedLine(ConfigError):
+    """A complete line of a traces file is not a trace.
+
+    Attributes:
+        problem: Which line, and what is wrong with it; the message also says how to go on.
+    """
+
+    def __init__(self, file: Path, number: int, why: str) -> None:
+        self.problem = f"{file}, line {number}: not a trace: {why}"
+        name, aside = (shlex.quote(str(path)) for path in (file, f"{file}.damaged"))
+        super().__init__(
+            f"{self.problem}. To continue without it, put it aside: "
+            f"sed -n {number}p {name} >> {aside} && sed -i.bak {number}d {name}"
+        )
 
 
 class TraceStore:
@@ -54,11 +71,13 @@ class TraceStore:
                 raise
 
     def __iter__(self) -> Iterator[Trace]:
-        """Yield the traces in order, reading as it goes; a torn last line is left out.
+        """Yield the traces in order, reading as it goes.
+
+        A torn last line and empty lines are left out.
 
         Raises:
-            ConfigError: If the file does not exist or cannot be read, or a complete line is not a
-                trace.
+            DamagedLine: If a complete line is not a trace.
+            ConfigError: If the file does not exist or cannot be read.
         """
         try:
             file = self.path.open("rb")
@@ -70,14 +89,14 @@ class TraceStore:
             for number, line in enumerate(file, start=1):
                 if number == 1:  # Windows editors add a mark
                     line = line.removeprefix(codecs.BOM_UTF8)
+                if not line.strip():
+                    continue
                 try:
                     trace = Trace.from_json(line)
                 except ValueError as error:
                     if not line.endswith(b"\n"):
                         return
-                    raise ConfigError(
-                        f"{self.path}, line {number}: not a trace: {first_problem(error)}"
-                    ) from None
+                    raise DamagedLine(self.path, number, first_problem(error)) from None
                 yield trace
 
     def close(self) -> None:

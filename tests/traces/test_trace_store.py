@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import vf
+from vf.traces.store import DamagedLine
 
 
 def make_trace(name: str, text: str = "") -> vf.Trace:
@@ -93,7 +94,7 @@ def test_a_torn_line_longer_than_any_read_block_is_removed(tmp_path: Path) -> No
     assert read(path) == ["long", "new"]
 
 
-@pytest.mark.parametrize("junk", [b"{}\n", b"\n", b'{"environment": \n', b"\xff\xfe\n"])
+@pytest.mark.parametrize("junk", [b"{}\n", b'{"environment": \n', b"\xff\xfe\n"])
 def test_a_corrupt_complete_line_is_an_error_naming_file_and_line(
     tmp_path: Path, junk: bytes
 ) -> None:
@@ -103,6 +104,28 @@ def test_a_corrupt_complete_line_is_an_error_naming_file_and_line(
     write(path, "b")
     with pytest.raises(vf.ConfigError, match=r"t\.jsonl, line 2: not a trace: [^\n]+$"):
         read(path)
+
+
+def test_a_damaged_line_is_put_aside_as_the_error_offers(tmp_path: Path) -> None:
+    path = tmp_path / "two words.jsonl"
+    write(path, "a")
+    for junk in (b"{}\n", b"\xff\xfe\x00\n"):
+        path.write_bytes(path.read_bytes() + junk)
+    write(path, "b")
+    for _ in range(2):
+        with pytest.raises(DamagedLine) as caught:
+            read(path)
+        offered = str(caught.value).partition("put it aside: ")[2]
+        subprocess.run(offered, shell=True, check=True)
+    assert read(path) == ["a", "b"]
+    assert Path(f"{path}.damaged").read_bytes() == b"{}\n\xff\xfe\x00\n"
+
+
+def test_empty_lines_hold_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    write(path, "a", "b")
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n\r\n\n"))
+    assert read(path) == ["a", "b"]
 
 
 def test_reading_is_lazy(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ NEEDED = (
 )
 _LOOKED_AT = 100  # lines of a file, to see whether it holds any trace
 _NOT_TRACES = {"metrics.jsonl"}
+_OF_TRACES = {"task", "prompt_messages", "tool_events"}  # fields that no other format has together
 _EVALUATION = re.compile(r"eval-(\d+)")  # of a training run, by the steps before it
 
 
@@ -108,8 +110,9 @@ def read(
 ) -> Iterator[Trace | Unreadable]:
     """Yield what the file's lines hold, one line in memory at a time.
 
-    A JSON object that is no trace but has OpenAI chat ``messages`` is shown as a trace of them,
-    marked with ``info["foreign"]``. A Parquet file is read as it was exported.
+    Empty lines are left out. A JSON object that is no trace but has OpenAI chat ``messages`` is
+    shown as a trace of them, marked with ``info["foreign"]``. A Parquet file is read as it was
+    exported.
 
     Args:
         source: The file.
@@ -132,6 +135,8 @@ def read(
         while line := file.readline(MAX_LINE_BYTES):
             number += 1
             size = len(line)
+            if number == 1:  # Windows editors add a mark
+                line = line.removeprefix(codecs.BOM_UTF8)
             if size == MAX_LINE_BYTES and not line.endswith(b"\n"):
                 while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
                     size += len(rest)
@@ -178,7 +183,9 @@ def _parse(line: bytes, number: int) -> Trace | Unreadable:
     except ValueError:
         torn = "" if line.endswith(b"\n") else ", and the file ends in the middle of it"
         return Unreadable(number, f"not JSON{torn}", bool(torn) and line.startswith(b"{"))
-    return read_chat(raw, number) or Unreadable(number, f"not a trace: {first_problem(problem)}")
+    # A trace with something wrong in it has messages, too, and is no conversation of others.
+    chat = None if isinstance(raw, dict) and raw.keys() >= _OF_TRACES else read_chat(raw, number)
+    return chat or Unreadable(number, f"not a trace: {first_problem(problem)}")
 
 
 def _files(path: Path) -> list[Path]:

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -18,6 +18,8 @@ from vf.runtime.visible import VisibleFormatter
 from vf.traces.learned import FOLDER
 from vf.traces.store import TraceStore
 from vf.trainer.run.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -187,27 +189,48 @@ class RunFolder:
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
     def read_metrics(self) -> list[Metrics]:
-        """Return the lines written so far; a torn last one is left out."""
-        if not self.metrics.exists():
-            return []
-        lines = []
-        for line in self.metrics.read_text().splitlines():
+        """Return the lines written so far; a torn last one, and damaged ones, are left out."""
+        return [line for _, line in self._metrics_lines() if isinstance(line, dict)]
+
+    def _metrics_lines(self) -> Iterator[tuple[int, Metrics | bytes]]:
+        """Yield the number and the metrics of each whole line, or its text where it is damaged."""
+        whole = self.metrics.read_bytes() if self.metrics.exists() else b""
+        for number, text in enumerate(whole[: whole.rfind(b"\n") + 1].split(b"\n"), start=1):
+            if not text.strip():
+                continue
             try:
-                lines.append(parse_json(line))
+                line = parse_json(text)
             except ValueError:
-                break
-        return lines
+                line = None
+            is_step = isinstance(line, dict) and isinstance(line.get("step"), int | float)
+            yield number, line if is_step else text
+
+    def _set_damaged_metrics_aside(self) -> None:
+        """Move damaged lines to a file of their own: the metrics are about to be written again."""
+        damaged = {n: line for n, line in self._metrics_lines() if isinstance(line, bytes)}
+        if damaged:
+            aside = self.metrics.with_name("metrics.damaged")
+            with aside.open("ab") as file:
+                file.writelines(line + b"\n" for line in damaged.values())
+                file.flush()
+                os.fsync(file.fileno())
+            log.warning(
+                "%s: lines %s cannot be read, and are put aside in %s",
+                *(self.metrics, ", ".join(map(str, damaged)), aside),
+            )
 
     def rewind(self, step: int, *, evaluated: bool = True) -> None:
         """Go back to the state after ``step`` training steps, losing nothing.
 
-        Metrics of later steps are dropped, because they are written again. Traces of later steps
+        Metrics of later steps are dropped, because they are written again; lines that are no
+        metrics are moved to ``metrics.damaged``. Traces of later steps
         are moved to ``traces/superseded-N``, so none is lost and none is counted twice.
 
         Args:
             step: How many steps are done.
             evaluated: Whether the evaluation after them is; if not, its traces are moved, too.
         """
+        self._set_damaged_metrics_aside()
         self._write_metrics([line for line in self.read_metrics() if line["step"] <= step])
         later = [file for file in self.traces.glob("*.jsonl") if _step_of(file) > step]
         if not evaluated and (begun := self.eval_traces(step).path).exists():

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 
 from vf.runtime.errors import CheckpointError, ConfigError
-from vf.traces.store import TraceStore
+from vf.traces.store import DamagedLine, TraceStore
 from vf.trainer.collecting.orchestrator import Queue
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.sharding.checkpoint_shards import Stored, stage, write
@@ -257,6 +257,8 @@ def _readable(path: Path, file: str) -> Iterator[None]:
     """Say which file of a checkpoint is damaged, where reading it fails."""
     try:
         yield
+    except DamagedLine as error:  # leaving it out, as its own message offers, would lose a rollout
+        raise DamagedCheckpoint(path, file, ValueError(error.problem)) from error
     except ConfigError:  # it is of another model, or says already which file it is
         raise
     except (

@@ -166,10 +166,13 @@ def _admitted(
 ) -> Iterator[tuple[Trace, str]]:
     """Yield the traces that are good enough, each with the key of its task."""
     data, dropped, seen = config.data, selection.dropped, set()
+    unreadable = ""
     for source in sources:
         for line in read(source, advance):
             if isinstance(line, Unreadable):
-                dropped["lines that hold no trace"] += 1
+                first = f"{source.path}, line {line.line}: {line.why}"
+                unreadable = unreadable or f"lines that hold no trace; the first is {first}"
+                dropped[unreadable] += 1
                 continue
             selection.read += 1
             if line.reward is not None:

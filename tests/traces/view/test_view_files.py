@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+import math
 import re
 import struct
 import zlib
@@ -113,6 +114,22 @@ def test_lines_that_are_not_traces_are_distinguished(tmp_path: Path) -> None:
     assert first.id == "trace-0"
     assert foreign.info == {"foreign": True}
     assert foreign.messages[0].content == "hi"
+
+
+def test_a_trace_after_a_mark_of_an_editor_is_one(tmp_path: Path) -> None:
+    file = save(tmp_path / "t.jsonl", trace := research())
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    [found] = read(find_sources([file])[0])
+    assert isinstance(found, vf.Trace)
+    assert found.to_json() == trace.to_json()
+
+
+def test_a_trace_with_a_wrong_field_is_no_conversation_of_others(tmp_path: Path) -> None:
+    file = save(tmp_path / "t.jsonl", research())
+    raw = json.loads(file.read_text())
+    file.write_text(json.dumps(raw | {"seed": math.nan}) + "\n")
+    [found] = read(find_sources([file])[0])
+    assert found == Unreadable(1, "not a trace: seed: Input should be a finite number")
 
 
 def test_a_line_without_end_is_counted_and_skipped(

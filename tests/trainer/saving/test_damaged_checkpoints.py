@@ -76,6 +76,7 @@ def test_later_ones_are_kept_under_other_names(tmp_path: Path) -> None:
         ("random.pt", "it is empty"),
         ("random.pt", "it is missing"),
         ("progress.json", "."),
+        ("rollouts.jsonl", ".*line 1: not a trace"),
     ],
 )
 def test_a_run_resumes_from_the_one_before(make_trainer: Any, file: str, why: str) -> None:
@@ -86,7 +87,8 @@ def test_a_run_resumes_from_the_one_before(make_trainer: Any, file: str, why: st
     if why == "it is missing":
         damaged.unlink()
     else:
-        damaged.write_bytes(b"" if why == "it is empty" else damaged.read_bytes()[:20])
+        torn = b"[]\n" if file == "rollouts.jsonl" else damaged.read_bytes()[:20]
+        damaged.write_bytes(b"" if why == "it is empty" else torn)
     with pytest.raises(ConfigError, match=rf"step-2: {file}: {why}.*--from step-1"):
         make_trainer(max_steps=2, save_steps=1).resume()
     again: RLTrainer = make_trainer(max_steps=2, save_steps=1)

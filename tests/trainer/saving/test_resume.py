@@ -158,6 +158,25 @@ def test_a_file_of_the_users_among_the_traces_stays_where_it_is(tmp_path: Path) 
     assert left == {"step-000002-best", "notes", "eval-000000"}
 
 
+def test_damaged_metrics_are_put_aside_and_no_other_is_lost(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    junk = [b"\xff\x00{", b'{"step": 1', b"[]", b"{}", b'{"step": 1}{"step": 2}', b"[" * 9999]
+    for step in range(3):
+        folder.append_metrics({"step": step})
+    first, *later = folder.metrics.read_bytes().splitlines(keepends=True)
+    lines = [first, *(line + b"\n" for line in junk), b"\r\n", *later, b'{"step": 3']
+    folder.metrics.write_bytes(b"".join(lines))
+    folder.rewind(1)
+    assert [line["step"] for line in folder.read_metrics()] == [0, 1]
+    aside = folder.path / "metrics.damaged"
+    assert aside.read_bytes().splitlines() == junk
+    said = f"{folder.metrics}: lines 2, 3, 4, 5, 6, 7 cannot be read, and are put aside in {aside}"
+    assert said in folder.trainer_log.read_text()
+    folder.rewind(1)
+    assert aside.read_bytes().splitlines() == junk
+
+
 def test_a_summary_takes_no_evaluation_for_one_before_or_after_training(
     make_trainer: Any,
 ) -> None:

@@ -151,7 +151,7 @@ def test_what_is_left_out_is_counted_by_why(
         "have an answer that was cut off (include_truncated = true keeps them)": 1,
         "have no answer": 1,
         "say the same as another": 1,
-        "lines that hold no trace": 1,
+        f"lines that hold no trace; the first is {tmp_path / 'bad.jsonl'}, line 9: not JSON": 1,
     }
     kept = {"min_reward": 0.5, "include_truncated": True, "deduplicate": False}
     assert select(make_config(data={**data, **kept}), renderer).kept == 5
