@@ -24,7 +24,7 @@ from vf.sandbox.local import UnsafeLocalSandbox
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# On a busy machine, examples are slow to make and to run; that is no failure.
+# On a busy machine, examples are slow to make and to run; and that is not a fault.
 hypothesis.settings.register_profile(
     "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )

@@ -17,7 +17,7 @@ class DamagedLine(ConfigError):
     """A complete line of a traces file is not a trace.
 
     Attributes:
-        problem: Which line, and what is wrong with it; the message also says how to go on.
+        problem: Which line, and what is wrong with it; the message also says how to continue.
     """
 
     def __init__(self, file: Path, number: int, why: str) -> None:
