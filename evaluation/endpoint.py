@@ -11,7 +11,7 @@ from vf.evaluation.models import api_key, chat_model
 from vf.inference.model import ContextFull, Conversation
 from vf.inference.models.chat_answers import Refused
 from vf.inference.wire import Garbled
-from vf.runtime.api_keys import KEY, URL, hide_urls
+from vf.runtime.api_keys import KEY, URL, hide_in_logs, hide_urls
 from vf.runtime.errors import ConfigError, ModelError, did_you_mean
 from vf.traces.messages import Message
 
@@ -118,6 +118,7 @@ async def _models(config: ModelConfig, key: str | None) -> dict[str, tuple[int |
     """
     import openai
 
+    hide_in_logs()
     client = openai.AsyncOpenAI(
         base_url=config.base_url, api_key=key or "none", timeout=TRY_SECONDS, max_retries=LISTINGS
     )

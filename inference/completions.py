@@ -12,6 +12,7 @@ from vf.inference.model import NEUTRAL, Sampling
 from vf.inference.serving import Served
 from vf.inference.supports import logprobs_to_ask, read_supports
 from vf.inference.wire import JsonClient, Unavailable
+from vf.runtime.api_keys import hide_urls
 from vf.runtime.errors import ModelError
 from vf.traces.packed import unpack_supports
 
@@ -243,8 +244,8 @@ async def generate_wire(
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ModelError(
-            f"{client.base_url} does not tell ids, logprobs and weight versions as vLLM 0.32 does "
-            f"(missing: {error})"
+            f"{hide_urls(client.base_url)} does not tell ids, logprobs and weight versions as vLLM "
+            f"0.32 does (missing: {error})"
         ) from error
     told = asked(experts, sampling.experts_from, len(prompt_ids), len(ids))
     return checked(ids, logprobs, versions, reason, told, supports)

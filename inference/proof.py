@@ -14,6 +14,7 @@ from vf.inference.leases import Member, Router, Slot
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
 from vf.inference.token_client import TokenClient
+from vf.runtime.api_keys import hide_urls
 from vf.runtime.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -57,14 +58,14 @@ class Proof:
             log.warning(
                 "the vLLM server at %s sampled another first token than was sampled before it "
                 "went, so its logprobs cannot be compared; the next publish tries it",
-                member.base_url,
+                hide_urls(member.base_url),
             )
             return
         if not gap <= self.tolerance:
             raise EngineError(
-                f"the vLLM server at {member.base_url} was started again and given version "
-                f"{self.version}, but its logprobs differ from the trainer's by {gap:.3f} nats on "
-                f"average, over inference.logprob_tolerance = {self.tolerance:g}"
+                f"the vLLM server at {hide_urls(member.base_url)} was started again and given "
+                f"version {self.version}, but its logprobs differ from the trainer's by {gap:.3f} "
+                f"nats on average, over inference.logprob_tolerance = {self.tolerance:g}"
             )
 
     def gap(self, completion: Completion) -> float | None:

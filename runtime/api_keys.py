@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import traceback
@@ -19,6 +20,7 @@ _AROUND = " \t\r\n\v\f\0\ufeff\u200b\u2060\u00a0"  # what files and editors leav
 SECRET_NAME = re.compile(
     r"(^|[_-])(api_?key|key|token|secret|password|authorization)$", re.IGNORECASE
 )
+_URL = re.compile(r"https?://[^\s\"'<>]{1,2000}")
 _MOST_URL = 2000  # characters
 _LEAST = 6  # characters: a shorter key, such as "none", is no secret
 _KEY = re.compile(r"(?=.*[0-9])([a-z]+_\w{16,}|\w{32,})|.*[^A-Za-z0-9_].*|[0-9].*", re.DOTALL)
@@ -96,6 +98,26 @@ def hide_urls(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: hide_urls(entry) for name, entry in value.items()}
     return [hide_urls(entry) for entry in value] if isinstance(value, list) else value
+
+
+def hide_in_text(text: str) -> str:
+    """Return a text in which no URL shows credentials."""
+    return _URL.sub(lambda url: hide(url[0], *in_url(url[0])), text)
+
+
+class _HidesUrls(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = hide_in_text(record.getMessage()), ()
+        return True
+
+
+_hides_urls = _HidesUrls()
+
+
+def hide_in_logs() -> None:
+    """See that the HTTP clients' own logs, which hold the URL of each request, show no key."""
+    for name in ("httpx", "httpx2", "openai._base_client"):
+        logging.getLogger(name).addFilter(_hides_urls)  # once, however often
 
 
 def hide(text: str, *keys: str | None) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import unicodedata
 
+from vf.runtime.api_keys import hide_in_text
+
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
@@ -25,8 +27,11 @@ def visible(text: str) -> str:
 
 
 class VisibleFormatter(logging.Formatter):
-    """Formats log records, whose texts may be anybody's; see :func:`visible`."""
+    """Formats log records, whose texts may be anybody's; see :func:`visible`.
+
+    URLs in them show no credentials.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as lines."""
-        return visible(super().format(record))
+        return hide_in_text(visible(super().format(record)))

@@ -27,7 +27,7 @@ from vf.inference.parsing import TEXT_CALLS
 from vf.inference.patience import AWAY_SECONDS, Patience
 from vf.inference.rendering.text_tools import in_text
 from vf.inference.wire import CONNECT_SECONDS, Unavailable, retry_after, words_of
-from vf.runtime.api_keys import KEY, URL, clean_key, hide, in_url, read_key, tells
+from vf.runtime.api_keys import KEY, URL, clean_key, hide, hide_in_logs, in_url, read_key, tells
 from vf.runtime.batching import PerLoop
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
@@ -111,6 +111,7 @@ class ChatModel:
         def connection() -> tuple[AsyncOpenAI, Patience]:
             import openai
 
+            hide_in_logs()
             # How long and how often it is asked, and how many at once, is for Patience to say.
             client = openai.AsyncOpenAI(
                 base_url=base_url,

@@ -11,7 +11,7 @@ import httpx
 from vf.inference.completions import every_field
 from vf.inference.model import Sampling
 from vf.inference.vllm.pace import Load
-from vf.runtime.api_keys import hide, hide_urls, in_url, tells
+from vf.runtime.api_keys import hide, hide_in_logs, hide_urls, in_url, tells
 from vf.runtime.errors import ConfigError, EngineError
 
 SECONDS = 600.0  # loading the weights of a large model takes minutes
@@ -52,6 +52,7 @@ class Admin:
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self._secrets = api_key, *in_url(base_url)
         self.root = base_url.rstrip("/").removesuffix("/v1")
+        hide_in_logs()
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(SECONDS, connect=10.0),

@@ -22,6 +22,7 @@ from vf.inference.vllm.check_settings import check_divided
 from vf.inference.vllm.server_args import each_server
 from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.vllm_engine import VllmEngine
+from vf.runtime.api_keys import hide_urls
 from vf.runtime.errors import ConfigError, EngineError, InfrastructureError, ModelError
 
 T = TypeVar("T")
@@ -251,13 +252,14 @@ class ReplicatedEngine:
             if not any(other is not member for other in self._live()):
                 raise error
             member.serving.down()
-        log.warning("the vLLM server at %s is left out: %s", member.base_url, error)
+        log.warning("the vLLM server at %s is left out: %s", hide_urls(member.base_url), error)
         member.take_down()
 
     def _bring_back(self, member: VllmEngine) -> None:
         member.serving.down()
         left = len(self._live())
-        log.warning("the vLLM server at %s has gone; %d others are asked", member.base_url, left)
+        where = hide_urls(member.base_url)
+        log.warning("the vLLM server at %s has gone; %d others are asked", where, left)
         if member.sleeps:  # it would start on the trainer's GPU while that trains
             self._return(member)
             return

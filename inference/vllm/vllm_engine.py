@@ -30,6 +30,7 @@ from vf.inference.vllm.server_args import Adapters, server_args, swaps_in_place
 from vf.inference.vllm.servers import OutsideServer, OwnServer, Server
 from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.sites import LOOPBACK, InFleet, Running, Site, ThisMachine
+from vf.runtime.api_keys import hide_urls
 from vf.runtime.errors import ConfigError, EngineError, InfrastructureError, ModelError
 
 log = logging.getLogger(__name__)
@@ -248,7 +249,7 @@ class VllmEngine:
         self.serving.up()
         log.warning(
             "the vLLM server at %s is back, with version %d",
-            self.base_url,
+            hide_urls(self.base_url),
             self.serving.served.version,
         )
 
@@ -366,7 +367,8 @@ class VllmEngine:
             elif self._admin.answers():
                 answered = time.monotonic()
             elif (silent := time.monotonic() - answered) > STUCK_SECONDS:
-                log.warning("the server at %s has not answered for %.0f s", self.base_url, silent)
+                where = hide_urls(self.base_url)
+                log.warning("the server at %s has not answered for %.0f s", where, silent)
                 self.take_down()
 
     def _run(self, site: Site) -> Running:

@@ -22,6 +22,7 @@ from vf.inference.vllm.admin import Admin
 from vf.inference.wire import JsonClient
 from vf.runtime.api_keys import check_variable, clean_key
 from vf.runtime.errors import ConfigError, EngineError, ModelError, RubricError
+from vf.runtime.visible import VisibleFormatter
 from vf.trainer.commands.main import main
 
 KEY = "sk-marked-0123456789abcdef"
@@ -44,7 +45,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def evaluate(capsys: Any, caplog: Any, *argv: str) -> str:
     """Evaluate, and return all that was printed, logged and written."""
-    caplog.set_level(logging.DEBUG, "vf")
+    caplog.set_level(logging.DEBUG)  # those of the clients too, of which httpx logs each URL
     _, out, err = call(capsys, "reverse-text", "-m", "m", *argv, *SIZE)
     shown = [out, err, caplog.text]
     if Path("out").exists():
@@ -128,6 +129,15 @@ def test_the_clients_of_engines_and_judges_hide_a_key_in_their_url(form: str) ->
     admin.close()
     said = ["".join(traceback.format_exception(caught.value)), asyncio.run(post())]
     assert URL_KEY[1:] not in "".join([*said, asyncio.run(judge())])
+
+
+@pytest.mark.parametrize("form", IN_URLS)
+def test_a_line_of_a_log_shows_no_key_of_a_url(form: str) -> None:
+    url = IN_URLS[form]("http://127.0.0.1:9/v1")
+    record = logging.LogRecord("vf", logging.INFO, "", 0, "%s is silent: '%s'", (url, url), None)
+    said = VisibleFormatter().format(record)
+    assert URL_KEY[1:] not in said
+    assert said.count("127.0.0.1:9/v1") == 2
 
 
 @pytest.fixture

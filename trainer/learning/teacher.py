@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 
 from vf.inference.wire import JsonClient
+from vf.runtime.api_keys import hide_urls
 from vf.runtime.errors import ConfigError, EngineError, ModelError, TrainingError
 from vf.trainer.learning.batches.batch import Sample
 from vf.trainer.learning.batches.overlong import longest_taught
@@ -239,7 +240,7 @@ class TeacherServer:
             return logprobs, likeliest(candidates, self._top_k) if candidates else None
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise TrainingError(
-                f"the teacher's server at {self._client.base_url} answered without the "
+                f"the teacher's server at {hide_urls(self._client.base_url)} answered without the "
                 f"prompt_logprobs that it was asked for ({type(error).__name__}: {error}); vLLM's "
                 "/v1/completions returns them"
             ) from error
