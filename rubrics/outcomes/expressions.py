@@ -18,7 +18,7 @@ from vf.rubrics.outcomes.extract import (
     wrong_answer,
 )
 from vf.rubrics.outcomes.hedges import hedges
-from vf.rubrics.outcomes.markup import plain, repeating, thousands, unwrapped
+from vf.rubrics.outcomes.markup import mixed, plain, repeating, thousands, unwrapped
 from vf.runtime.errors import ConfigError, ScoringDied
 from vf.runtime.process_pool import InWorker, run_bounded
 from vf.traces.trace import Trace
@@ -38,7 +38,6 @@ _CURRENCY = re.compile(
 )
 _RAISED = re.compile("⁻?[⁰¹²³⁴-⁹]+")  # x² as LaTeX has it
 _AS_LATEX = {"⁄": "/", "∕": "/", "°": r"^\circ", r"\varnothing": r"\emptyset"}
-_VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
 def math_equal(
@@ -119,13 +118,12 @@ def math_equal(
 
 def _expression(text: str) -> str | None:
     """Return an answer as one expression; None if it is not one."""
-    text = "".join("-" if unicodedata.category(c) == "Pd" or c in "−˗" else c for c in text)
+    text = "".join(map(_plain, text))
     text = unwrapped(unwrapped(text).rstrip("."))
     text = _RAISED.sub(_power, text)
     for sign, latex in _AS_LATEX.items():
         text = text.replace(sign, latex)
-    text = _VULGAR.sub(_as_latex, text)
-    text = _CURRENCY.sub("", repeating(thousands(text))).strip()
+    text = _CURRENCY.sub("", mixed(repeating(thousands(text)))).strip()
     depth = 0
     for at, character in enumerate(text):
         if character in "{}" and text[at - 1 : at] != "\\":
@@ -141,9 +139,11 @@ def _power(raised: re.Match[str]) -> str:
     return f"^{{{unicodedata.normalize('NFKC', raised[0]).replace('−', '-')}}}"
 
 
-def _as_latex(fraction: re.Match[str]) -> str:
-    above, below = unicodedata.normalize("NFKC", fraction[0]).split("\N{FRACTION SLASH}")
-    return f"\\frac{{{above}}}{{{below}}}"
+def _plain(character: str) -> str:
+    """Return a character as ASCII writes it, if it is a dash or a digit."""
+    if character in "−˗" or unicodedata.category(character) == "Pd":
+        return "-"
+    return str(unicodedata.decimal(character)) if character.isdecimal() else character
 
 
 def _in_words(text: str) -> set[str]:

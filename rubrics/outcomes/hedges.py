@@ -16,13 +16,15 @@ _LARGE = (
 _MAYBE = "one|half|(?:thirds?|quarters?)|none|neither"
 _BESIDE = "or|to|and|nor|plus|minus|times"
 _COMPARED = "more|less|fewer|greater|larger|bigger|smaller|higher|lower"
+_VAGUE = "possibly|maybe|perhaps|probably|another|something|some|any|other|else|not"
 _HEDGE = re.compile(
     rf"\b(?:{_SMALL}|{_LARGE})\b"
     rf"|\b(?:{_MAYBE})\s+(?:{_BESIDE})\b|\b(?:{_BESIDE}|between|either)\s+(?:a\s+)?(?:{_MAYBE})\b"
     rf"|\bat\s+(?:least|most)\b|\b(?:{_COMPARED})\s+than\b|\bor\s+(?:{_COMPARED}|so|thereabouts)\b"
+    rf"|\bor\s+(?:{_VAGUE})\b"
     r"|\bup\s+to\b|\bexceed(?:s|ing)?\b"
     r"|\b(?:over|under|above|below|beyond|either|or)\s+(?=[-+]?\W?\d)"
-    rf"|(?<=\d)\s+or\b(?!\s+(?:{_COMPARED}|so|thereabouts)\b)",
+    rf"|(?<=\d)\s+or\b(?!\s+(?:{_COMPARED}|so|thereabouts|{_VAGUE})\b)",
     re.IGNORECASE,
 )
 

@@ -7,6 +7,7 @@ goes: the text that it holds is kept, so that no second answer can hide in it.
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from vf.rubrics.outcomes.extract import closing_brace
 
@@ -42,10 +43,22 @@ _SPACE = re.compile(
 )
 _ESCAPED = re.compile(r"\\([$%#&_{}])")
 # What is set between thousands in place of a comma.
-_GAP = r"(?:,\\!|,|\{,\}|\\[,:;! ]|['’_\u00a0\u2009\u202f])"
+_GAP = r"(?:,\\!|,|\{,\}|\\[,:;! ]|['’_ \u00a0\u2009\u202f])"
 _THOUSANDS = re.compile(rf"(?<![\w.,])\d{{1,3}}(?:{_GAP}\d{{3}})+(?![\d,])")
 # With more than one point, each of them parts thousands, as in German.
 _POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?!\d|[.,]\d)")
+# As in India: two digits between commas, but three behind the last.
+_LAKHS = re.compile(r"(?<![\w.,])\d{1,2}(?:,\d{2}){1,100},\d{3}(?![\d,])")
+# With points or gaps between thousands, a comma is before decimals.
+_COMMA_DECIMALS = re.compile(
+    r"(?<![\w.,])(\d{1,3}(?:[.'’ \u00a0\u2009\u202f]\d{3}){1,100}),(\d{1,100})(?!\w|[.,]\d)"
+)
+_VULGAR = re.compile(r"\s?([¼-¾⅐-⅞])")
+# A whole number and a proper fraction: two and a half.
+_MIXED = re.compile(
+    r"(?<![\w.,/^])(\d{1,100})(?:\s+(\d{1,100})\s?/\s?(\d{1,100})"
+    r"|\s*\\[dtc]?frac\s*\{\s*(\d{1,100})\s*\}\s*\{\s*(\d{1,100})\s*\})(?!\w|[.,/]\d)"
+)
 _REPEATING = re.compile(
     r"(?<![\d.,])(\d{0,100})\.(\d{0,100})\\(?:overline|bar|dot)\s*(?:\{\s*(\d{1,100})\s*\}|(\d))(?!\d)"
 )
@@ -81,7 +94,9 @@ def plain(text: str) -> str:
 
 
 def thousands(text: str) -> str:
-    """Return a text whose thousands have commas between them."""
+    """Return a text whose thousands have commas between them, and whose decimals follow a point."""
+    text = _COMMA_DECIMALS.sub(lambda number: f"{_digits(number[1])}.{number[2]}", text)
+    text = _LAKHS.sub(lambda number: _digits(number[0]), text)
     text = _POINTED.sub(lambda number: number[0].replace(".", ","), text)
     return _THOUSANDS.sub(lambda number: re.sub(_GAP, ",", number[0]), text)
 
@@ -89,6 +104,24 @@ def thousands(text: str) -> str:
 def repeating(text: str) -> str:
     r"""Return a text whose repeating decimals are fractions: ``0.\overline{3}`` is a third."""
     return _REPEATING.sub(_as_fraction, text)
+
+
+def mixed(text: str) -> str:
+    """Return a text whose mixed numbers are fractions: ``2 1/2`` and ``2½`` are ``5/2``."""
+    return _MIXED.sub(_as_improper, _VULGAR.sub(_in_ascii, text))
+
+
+def _in_ascii(fraction: re.Match[str]) -> str:
+    return " " + unicodedata.normalize("NFKC", fraction[1]).replace("\N{FRACTION SLASH}", "/")
+
+
+def _as_improper(number: re.Match[str]) -> str:
+    whole, above, below = (int(group) for group in number.groups() if group is not None)
+    return f"{whole * below + above}/{below}" if 0 < above < below else number[0]
+
+
+def _digits(number: str) -> str:
+    return "".join(filter(str.isdecimal, number))
 
 
 def _without_style(styled: re.Match[str]) -> str:

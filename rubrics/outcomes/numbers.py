@@ -17,7 +17,7 @@ from vf.rubrics.outcomes.extract import (
     wrong_answer,
 )
 from vf.rubrics.outcomes.hedges import hedges
-from vf.rubrics.outcomes.markup import plain, repeating
+from vf.rubrics.outcomes.markup import mixed, plain, repeating
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
@@ -35,26 +35,38 @@ _POWER_OF_TEN = re.compile(
 _RAISED = re.compile(r"(?<=[×·⋅*]10)[⁻⁰¹²³⁴-⁹]+|(?<=[×·⋅*] 10)[⁻⁰¹²³⁴-⁹]+")
 _DEGREES = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})")
 _UNIT_POWER = re.compile(
-    r"(?<=\d)\s*((?:[kcmd]?m|in|ft|yd|mi|feet|inch(?:es)?|units?|met(?:er|re)s?))"
+    r"(?<=\d)\s*((?:(?:[kc]?m|mi|ft)\s?/\s?(?:s|h|min)|[kcmd]?m|in|ft|yd|mi|feet|inch(?:es)?|units?|met(?:er|re)s?))"
     r"\s*(?:\^\s*(?:[23]|\{[23]\})|[²³])(?!\w)"
+)
+# Units that are written without a space, and that mean nothing else, as k, m and x do.
+_GLUED = re.compile(
+    r"(?<=\d)(?=(?:[km]?g|[cmk]m|m[lL]|k[WJ]|[kM]?Hz|km/h|mph|hrs?|mins?|secs?|lbs?|oz|ft|mol|"
+    r"USD|EUR|GBP)(?![a-zA-Z0-9]))"
 )
 _DASHES = (
     "−˗⁻₋➖"  # beside those that Unicode calls dashes: minus, modifier, raised, lowered, emoji
 )
 _OPENING = "([{*_`'\"\\"  # what may stand between a sign and its number, beside spaces and currency
 _SIGN_WORD = re.compile(r"\b(minus|negative|plus|positive)$", re.IGNORECASE)
-# What makes another number of the one behind it: a function, a relation, an absolute value.
+# What makes another number of the one behind it, or denies it: a function, a relation, a "not".
 _CHANGES_NEXT = re.compile(
     r"[√∛∜±∓≠≤≥≮≯<^|/×÷·]$|[!<>]=$|\\(?:pm|mp|neq?|leq?|geq?|lt|gt|not)$|(?<![-=>])>$"
-    r"|\b(?:sqrt|root|half|log|ln|exp|sin|cos|tan)(?:\s+of)?$|\b(?:twice|double|not)$",
+    r"|\b(?:sqrt|root|half|log|ln|exp|sin|cos|tan)(?:\s+of)?$|\b(?:twice|double|not)$"
+    r"|\b(?:square|cube|reciprocal|inverse|opposite|negative|third|quarter|fifth|multiple|power"
+    r"|logarithm|factorial)s?\s+of$|n['’]t$|\b(?:cannot(?:\s+be)?|never|neither|nor|but|except"
+    r"|unless|than|nearly|almost|just\s+(?:under|over|below|above))$",
     re.IGNORECASE,
 )
 _TAG = re.compile(r"<[^<>]*>$")
-# What makes another number, or a range, of the one before it.
+# What makes another number, or a range, of the one before it, or denies it.
 _CHANGES_LAST = re.compile(
     r"\s*-?(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore|mio|mln|bn|pi)s?\b"
     r"|\s*(?:point\b|and\s+(?:a|one|two|three)\s)|\s+or\s+(?:more|less|fewer|so|higher|lower)\b"
-    r"|\s*[√π∞±∓^×÷·]|\+|\s*-\s*$",
+    r"|\s*[√π∞±∓^×÷·≤≥≠]|\s*[<>](?![^<>]*>)|\+|\s*-\s*$|-ish\b"
+    r"|\s*\\(?:pi|sqrt|pm|mp|times|cdot|div|infty|leq?|geq?|neq?)(?![a-zA-Z])"
+    r"|\s*(?:squared|cubed|factorial|grand)\b|\s+(?:to\s+the|less|fewer)\s"
+    r"|\s+in\s+(?:binary|octal|hex|base)|\s+and\s*/\s*or\b|,?\s+give\s+or\s+take\b"
+    r"|\W{0,3}(?:(?:is|was|are|would\s+be|seems)\s*)?(?:not|n['’]t|no|never|wrong|incorrect|false)\b",
     re.IGNORECASE,
 )
 
@@ -65,11 +77,11 @@ def numeric(
     r"""1 if the answer is a number close enough to ``task.answer``, 0 otherwise.
 
     An answer holds exactly one number: whole, decimal, with commas between thousands, with an
-    exponent (``5e3``, ``5 \times 10^3``), or a fraction such as ``3/4``. Its sign may be any dash,
-    with spaces or a currency behind it (``–5``, ``- 5``, ``-$5``), or a word (``minus 5``). Words
-    and units around it do not matter, but anything that changes its value makes it invalid: a
-    second number, in digits or in words, ``5 million``, ``5½``, ``x - 5``, ``√5``, ``≥ 5``, ``at
-    least 5``. Compared without rounding, however large.
+    exponent (``5e3``, ``5 \times 10^3``), a fraction such as ``3/4``, or a mixed number (``2½``).
+    Its sign may be any dash, with spaces or a currency behind it (``–5``, ``- 5``, ``-$5``), or a
+    word (``minus 5``). Words and units around it do not matter, but anything that changes its value
+    makes it invalid: a second number, in digits or in words, ``5 million``, ``x - 5``, ``√5``, ``≥
+    5``, ``at least 5``, ``5 is wrong``. Compared without rounding, however large.
 
     Range: 0 or 1.
 
@@ -119,13 +131,14 @@ def only_number(text: str) -> Fraction | None:
     """Return the text's only number, exactly; None if it has none, several, or a broken one."""
     if len(text) > 2000:
         return None
-    text = repeating(plain(text))
+    text = mixed(repeating(plain(text)))
     text = _RAISED.sub(lambda raised: f"^{{{unicodedata.normalize('NFKC', raised[0])}}}", text)
     text = "".join(_plain(character) for character in text)
     if hedges(text):
         return None
     text = _FRACTION.sub(r"\1/\2", text)
     text = _POWER_OF_TEN.sub(lambda power: f"e{power[1] or power[2]}", text)
+    text = _GLUED.sub(" ", text)
     text = _UNIT_POWER.sub(r" \1", _DEGREES.sub("°", text))
     found = [match for match in _NUMBER.finditer(text) if _DIGIT.search(match[0])]
     if len(found) != 1:

@@ -7,6 +7,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from vf.rubrics.outcomes.extract import (
     Extract,
@@ -25,7 +26,12 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ANOTHER = {"and", "or", "else", "otherwise", "alternatively"}  # "B or the last one"
 # What may come before a label: "Option B", "the correct answer is B".
 _BEFORE_LABEL = {"option", "choice", "letter", "answer", "the", "is"}
+_NO_NOUNS = _ANOTHER | {"maybe", "perhaps", "possibly", "probably", "also", "too", "is", "as"}
+_NAMES = {"option", "choice", "letter"}  # before a label, wherever they are
 _BEFORE_LABEL |= {"best", "correct", "final", "right"}
+# What denies an answer behind its label and a verb: "B is wrong", "B cannot be right".
+_VERBS = {"is", "isn", "was", "wasn", "are", "would", "wouldn", "can", "cannot", "could", "couldn"}
+_DENIALS = {"not", "t", "cannot", "never", "wrong", "incorrect", "false", "mistake", "unlikely"}
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.IGNORECASE)
 
 
@@ -236,7 +242,22 @@ def _pick(text: str, labels: list[str]) -> str | None:
     first = by_name.get(words[0].casefold()) if words else None
     if words[1:] and words[1].casefold() in _ANOTHER:
         return None
-    others = {word for word in words[1:] if word in labels}
+    rest = words[1:]
+    if rest and rest[0].casefold() in _VERBS and not _DENIALS.isdisjoint(map(str.casefold, rest)):
+        return None
+    others = {word for word in rest if word in labels}
     if len(words) <= 4:  # "b or c": in so short an answer, small letters count too
-        others |= {by_name[w.casefold()] for w in words[1:] if w.casefold() in by_name}
+        others |= {by_name[w.casefold()] for w in _without_article(rest) if w.casefold() in by_name}
+    named = (b.casefold() for a, b in pairwise(words) if a.casefold() in _NAMES)
+    others |= {by_name[name] for name in named if name in by_name}
     return first if others <= {first} else None
+
+
+def _without_article(words: list[str]) -> list[str]:
+    """Return the words without an "a" that is the article of the word behind it."""
+    articles = {at for at, (a, b) in enumerate(pairwise(words)) if a == "a" and _is_noun(b)}
+    return [word for at, word in enumerate(words) if at not in articles]
+
+
+def _is_noun(word: str) -> bool:
+    return len(word) > 1 and word.isalpha() and word.casefold() not in _NO_NOUNS

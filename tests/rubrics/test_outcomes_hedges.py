@@ -40,6 +40,9 @@ HEDGED = [
     "over $7",
     "exceeds 7",
     "Ⅵ or 7",
+    "7 or possibly another",
+    "7 or something else",
+    "7 or not",
 ]
 
 
