@@ -6,7 +6,7 @@ import argparse
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ from vf.runtime.terminal import note_line, show
 from vf.trainer.processes.cluster_ranks import Ranks, run_ranks
 from vf.trainer.processes.launch import FLEET
 from vf.trainer.processes.placement import cluster_fleet, requested_processes
-from vf.trainer.run.run_folder import make_folder
+from vf.trainer.run.run_folder import RunFolder, make_folder
+from vf.trainer.saving.checkpoint_files import latest_checkpoint
 from vf.trainer.settings.write_config import to_toml
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def run_on_cluster(
                 argv,
                 config.trainer.accelerate_config,
                 {FLEET: fleet.reservation.to_text()},
+                None if args.checkpoint is None else resume_later(args, argv),
             )
             whole_run = not (args.dry_run or args.profile)
             restarts = config.cluster.restarts_per_hour if whole_run else 0
@@ -122,6 +124,31 @@ def submit(args: argparse.Namespace, config: Config, console: Console) -> int:
         {**config.cluster.runtime_env, "working_dir": str(folder)},
         say=lambda text: show(console, [("cluster", text)]),
     )
+
+
+def resume_later(args: argparse.Namespace, argv: Sequence[str]) -> Callable[[], list[str]]:
+    """Return what gives the arguments of the later starts of a run that resumes with ``--from``.
+
+    Once the earlier checkpoint was loaded, those after it were set aside, and others are written in
+    their place: from then on, the newest is resumed.
+
+    Args:
+        args: The parsed arguments of `vf-rl`.
+        argv: The arguments of the first start.
+    """
+    checkpoints = RunFolder(args.resume).checkpoints
+
+    def newest() -> tuple[str, int] | None:
+        found = latest_checkpoint(checkpoints)
+        return None if found is None else (found.name, found.stat().st_ino)
+
+    before = newest()
+
+    def again() -> list[str]:
+        at = argv.index("--from")
+        return [*argv] if newest() == before else [*argv[:at], *argv[at + 2 :]]
+
+    return again
 
 
 def _absolute(config: Config) -> Config:

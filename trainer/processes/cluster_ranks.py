@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vf.cluster.fleet import HOST, PORT, Command, Fleet, Handle, Resources
 from vf.runtime.command import DONE, FAILED, PEER_LOST
@@ -30,6 +30,7 @@ class Ranks:
         argv: The arguments of `vf-rl`.
         accelerate_config: How the processes share the model.
         env: Variables of each.
+        again: Returns the arguments of a later start; None where they are the same.
     """
 
     count: int
@@ -37,6 +38,7 @@ class Ranks:
     argv: Sequence[str]
     accelerate_config: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    again: Callable[[], Sequence[str]] | None = None
 
 
 def run_ranks(
@@ -45,7 +47,7 @@ def run_ranks(
     """Run the trainer's processes to their end.
 
     If one of them is killed or its machine is lost, the others are ended, and all are started
-    again with the same arguments: those resume a run from its last checkpoint.
+    again, to resume the run from its last checkpoint.
 
     Args:
         fleet: Where they run, with places reserved for them.
@@ -81,6 +83,8 @@ def run_ranks(
             return FAILED
         restarts.append(now)
         say(f"{lost}; the trainer starts again from the last checkpoint")
+        if ranks.again is not None:
+            ranks = replace(ranks, argv=ranks.again())
 
 
 def place(fleet: Fleet, ranks: Ranks, handles: list[Handle]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
@@ -17,10 +18,12 @@ from vf.cluster.fleet import Command, Resources, Role
 from vf.cluster.local_fleet import LocalFleet, LocalHandle
 from vf.cluster.ray_node import HERE_ONLY, elsewhere
 from vf.runtime.errors import PlacementError
+from vf.trainer.commands.on_cluster import resume_later
 from vf.trainer.processes.cluster_ranks import Ranks, run_ranks
 from vf.trainer.processes.launch import OWN_HOST
 from vf.trainer.processes.rank import interface_of, name_interface
 from vf.trainer.run.run_folder import RunFolder, make_folder
+from vf.trainer.saving.checkpoint_files import set_aside_later
 from vf.trainer.settings.load_config import load_config
 from vf.trainer.settings.write_config import to_toml
 
@@ -122,6 +125,26 @@ def test_after_a_loss_the_processes_are_placed_again(fleet: Machines) -> None:
     ranks = Ranks(1, Resources(), ["--help"])
     assert run_ranks(fleet, ranks, restarts_per_hour=1, say=print) == 0
     assert len(fleet.placed) == 1
+
+
+def test_a_later_start_does_not_go_back_again(fleet: Machines, tmp_path: Path) -> None:
+    """``--from`` holds until the earlier checkpoint was loaded, and no longer."""
+    checkpoints = tmp_path / "checkpoints"
+    for step in (1, 2):
+        (checkpoints / f"step-{step}").mkdir(parents=True)
+        (checkpoints / f"step-{step}" / "progress.json").write_text("{}")
+    args = argparse.Namespace(resume=tmp_path, checkpoint="step-1")
+    argv = ["--resume", str(tmp_path), "--from", "step-1"]
+    again = resume_later(args, argv)
+    assert again() == argv
+    set_aside_later(checkpoints, 1)  # as loading it does
+    assert again() == argv[:2]
+    (checkpoints / "step-2").mkdir()
+    (checkpoints / "step-2" / "progress.json").write_text("{}")
+    assert again() == argv[:2]
+    fleet.away = 1
+    ranks = Ranks(1, Resources(), ["none.toml"], again=lambda: ["--help"])
+    assert run_ranks(fleet, ranks, restarts_per_hour=1, say=print) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
