@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from vf.trainer.commands import on_cluster, train
 from vf.trainer.commands.main import main
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.run.run_folder import RunFolder
@@ -135,3 +137,20 @@ def test_runs_are_named_where_there_is_no_such_run(
     named = ", ".join(str(tmp_path / name) for name in ("quickstart-2", "quickstart-1", "run-1"))
     said = capsys.readouterr().err
     assert f"there is no folder {tmp_path / 'quikstart-2'}. Runs beside it: {named}" in said
+
+
+def test_tmux_and_a_cluster_go_back_to_the_checkpoint_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the error of a damaged checkpoint offers."""
+    opened: list[list[str]] = []
+    monkeypatch.setattr(train, "open_session", lambda folder, command: opened.append(command))
+    monkeypatch.setattr(train, "attach", lambda session: 0)
+    args = argparse.Namespace(
+        resume=tmp_path, checkpoint="step-1", set=["max_steps=2"], allow_changes=False
+    )
+    train._open_tmux(RunFolder(tmp_path), args)
+    given = ["--resume", str(tmp_path), "--from", "step-1"]
+    assert opened[0][-4:] == given
+    with on_cluster._arguments(args, cast(Any, None)) as argv:
+        assert argv == [*given[:2], "--set", "max_steps=2", *given[2:]]
