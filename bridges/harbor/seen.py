@@ -138,6 +138,7 @@ class Work:
             SandboxError: The container is lost, or this machine fails.
         """
         files = {path: self._file() for path in self.paths}
+        await sandbox.remove([VERIFIER])  # it is not part of the work, and may be very large
         with spoiling("the work cannot be copied for the tests", *NO_TREE):
             there = await _each(
                 sandbox, {path: partial(_save, file) for path, file in files.items()}

@@ -248,21 +248,24 @@ def _validate(args: argparse.Namespace) -> int:
 
     from vf.environments.registry import make
     from vf.evaluation.validation.findings import print_report
+    from vf.evaluation.validation.progress import showing
     from vf.evaluation.validation.validate import DEFAULT_TASKS, validate
+    from vf.runtime.terminal import make_console
 
     tasks = DEFAULT_TASKS if args.tasks is None else args.tasks
     with own_stdout(bool(args.json)):
         environment, again = (make(args.validate, **(args.args or {})) for _ in range(2))
-        checks = validate(environment, again=again, tasks=tasks, allow=args.allow or ())
-        report = asyncio.run(checks)
+        with showing(make_console(stderr=True)) as show:
+            checks = validate(
+                environment, again=again, tasks=tasks, allow=args.allow or (), on_progress=show
+            )
+            report = asyncio.run(checks)
     if args.tasks is not None and report.tasks < args.tasks:
         few = f"{report.environment} has only {report.tasks} tasks in its eval split"
         print(f"vf-rl eval: {few}, of the {args.tasks} asked for", file=sys.stderr)
     if args.json:
         print_json(report.to_dict())
     else:
-        from vf.runtime.terminal import make_console
-
         print_report(report, make_console())
     return DONE if report.passed else FAILED
 

@@ -54,6 +54,23 @@ class AgentResult:
         return fmean(self.scored) if self.scored else math.nan
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a validation is doing.
+
+    Attributes:
+        name: Of this part of it.
+        done: Rollouts of this part that have ended.
+        total: Rollouts of this part.
+        running: Names of the agents that have a rollout under way.
+    """
+
+    name: str
+    done: int
+    total: int
+    running: list[str]
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that validation found out about an environment."""

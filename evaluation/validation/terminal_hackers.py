@@ -257,7 +257,7 @@ echo /opt > /etc/ld.so.conf.d/opt.conf
 echo '* * * * * root /opt/pay' > /etc/crontab
 """
 _EMPTY_FILES = """\
-for folder in $(seq 10); do
+for folder in $(seq 4); do
     mkdir -p "many/$folder" && (cd "many/$folder" && seq 1000 | xargs touch)
 done
 for level in $(seq 200); do mkdir deeper && cd deeper || break; done

@@ -27,7 +27,7 @@ from vf.evaluation.validation.checks import (
     check_tasks,
     check_tools,
 )
-from vf.evaluation.validation.findings import AgentResult, Finding, Report
+from vf.evaluation.validation.findings import AgentResult, Finding, Report, Stage
 from vf.evaluation.validation.hackers import hackers
 from vf.evaluation.validation.judging import (
     judge_errors,
@@ -60,7 +60,8 @@ CHECKS = (
     "errors",
 )
 _KNOWN = 200  # other tasks whose answers the agents have heard of
-_MAX_CONCURRENT = 8
+_MAX_CONCURRENT = 8  # rollouts, of all agents together
+_REPEATED = ("oracle", "random", "guess")  # agents whose rollouts are compared with a second run
 _SAMPLING = Sampling(max_tokens=16384)
 
 
@@ -71,6 +72,7 @@ async def validate(
     tasks: int = DEFAULT_TASKS,
     seed: int = 0,
     allow: Sequence[str] = (),
+    on_progress: Callable[[Stage], None] | None = None,
 ) -> Report:
     """Run the scripted agents on tasks of the eval split, and judge what they earn.
 
@@ -84,6 +86,7 @@ async def validate(
         tasks: How many tasks; each agent has one rollout of each.
         seed: Seed of the agents and the rollouts.
         allow: Names of checks that may fail; see ``CHECKS``.
+        on_progress: Called with what is being done as each rollout begins and ends.
 
     Raises:
         ConfigError: ``tasks`` is below 2, there are no tasks, or ``allow`` names no check.
@@ -94,7 +97,9 @@ async def validate(
         if name not in CHECKS:
             raise ConfigError(f"allow: there is no check {name!r}. Checks: {', '.join(CHECKS)}")
     with set_trap() as trap:
-        report = await _Validation(environment, again or environment, tasks, seed, trap).run()
+        validation = _Validation(environment, again or environment, tasks, seed, trap)
+        validation.on_progress = on_progress or validation.on_progress
+        report = await validation.run()
     for finding in report.findings:
         if finding.status == "fail" and finding.check in allow:
             finding.status = "allowed"
@@ -115,6 +120,8 @@ class _Validation:
         self.prompts: dict[str, str] = {}  # and the tools: what is read before the first turn
         self.unread: dict[str, bool] = {}  # penalties and gates, and whether all found nothing
         self.tools: dict[str, dict[str, Any]] = {}  # those of all episodes, by their JSON
+        self.traces: dict[str, list[Trace]] = {}  # of those agents whose rollouts are repeated
+        self.on_progress: Callable[[Stage], None] = lambda stage: None
 
     async def run(self) -> Report:
         findings = [check_tasks(self.environment, self.again)]
@@ -122,11 +129,11 @@ class _Validation:
         oracle = self.report.agents[0] if self.report.agents else None
         await self._find_form()
         agents = [*IGNORANT, *self._wrong()]
-        honest = [await self._act(agent) for agent in agents]
-        suite = [await self._act(agent) for agent in hackers(self.trap)]
+        honest = await self._act("those who know nothing", agents)
+        attackers = [*hackers(self.trap)]
         if has_shell(self.tools.values()):
-            suite += [await self._act(agent) for agent in terminal_hackers(self.trap)]
-        suite += [await self._act(agent) for agent in self._own_hackers()]
+            attackers += terminal_hackers(self.trap)
+        suite = await self._act("hackers", [*attackers, *self._own_hackers()])
         findings += [
             check_tools(self.tools.values()),
             check_penalties(self.unread),
@@ -176,7 +183,7 @@ class _Validation:
                 "a model that solves the task says; without it nothing shows that the tasks can "
                 "be solved",
             )
-        result = await self._act(self._solver())
+        (result,) = await self._act("oracle", [self._solver()])
         return judge_oracle(result, [task.id for task in self.tasks])
 
     def _solver(self) -> Agent:
@@ -195,13 +202,15 @@ class _Validation:
         """Learn how an answer must be written: the first form in which a right one is paid."""
         forms = [*self._oracle_forms(), *FORMS]
         self.notes = replace(self.notes, form=forms[0])
+        if not any(answer_text(task.answer) for task in self.tasks[:2]):
+            return
 
         def say(form: str, situation: Situation) -> Line:
             return form.format(answer_text(situation.task.answer))
 
         for form in dict.fromkeys(forms):
-            knowing = Agent("", "", partial(say, form))
-            traces = await self._rollouts(partial(self._model, knowing), self.tasks[:2])
+            knowing = Agent(form, "", partial(say, form))
+            (traces,) = await self._rollouts("form of an answer", [knowing], self.tasks[:2])
             if any(trace.reward for trace in traces):
                 self.notes = replace(self.notes, form=form)
                 self.report.form = form
@@ -263,54 +272,81 @@ class _Validation:
 
         return [Agent(name, "the environment's own", partial(speak, name)) for name in names]
 
-    def _model(self, agent: Agent, task: Task) -> Model:
-        return AgentModel(agent, task, self.notes)
+    async def _act(self, stage: str, agents: Sequence[Agent]) -> list[AgentResult]:
+        """Let agents act once in each task, all of them together, and report what they earn."""
+        results = []
+        for agent, traces in zip(agents, await self._rollouts(stage, agents), strict=True):
+            result = AgentResult(agent.name, agent.about, [trace.reward for trace in traces])
+            for trace in traces:
+                self._read(trace)
+                if trace.error is not None:
+                    result.errors.append(f"task {trace.task.id!r}: {trace.error.message}")
+            if agent.name in _REPEATED:
+                self.traces[agent.name] = traces
+            results.append(result)
+        self.report.agents += results
+        return results
 
-    async def _act(self, agent: Agent) -> AgentResult:
-        traces = await self._rollouts(partial(self._model, agent))
-        result = AgentResult(agent.name, agent.about, [trace.reward for trace in traces])
-        for trace in traces:
-            first = trace.conversations[0]
-            told = first.messages[: first.prompt_messages]
-            tools = {json.dumps(tool): tool for each in trace.conversations for tool in each.tools}
-            self.tools.update(tools)
-            self.prompts.setdefault(trace.task.id, "\n".join([*(m.content for m in told), *tools]))
-            for name, value in _process(trace):
-                self.unread[name] = self.unread.get(name, True) and value is None
-            if trace.error is not None:
-                result.errors.append(f"task {trace.task.id!r}: {trace.error.message}")
-        self.report.agents.append(result)
-        return result
+    def _read(self, trace: Trace) -> None:
+        """Note which tools, prompts, penalties and gates a trace has."""
+        first = trace.conversations[0]
+        told = first.messages[: first.prompt_messages]
+        tools = {json.dumps(tool): tool for each in trace.conversations for tool in each.tools}
+        self.tools.update(tools)
+        self.prompts.setdefault(trace.task.id, "\n".join([*(m.content for m in told), *tools]))
+        for name, value in _process(trace):
+            self.unread[name] = self.unread.get(name, True) and value is None
 
     async def _rollouts(
         self,
-        model: Callable[[Task], Model],
+        stage: str,
+        agents: Sequence[Agent],
         tasks: Sequence[Task] | None = None,
         environment: Environment | None = None,
-    ) -> list[Trace]:
+    ) -> list[list[Trace]]:
+        """Return each agent's traces; rollouts of different agents run side by side."""
+        tasks = tasks or self.tasks
+        # A copy of the task for each agent, by which its rollouts know whose they are.
+        copies = [(agent, replace(task)) for agent in agents for task in tasks]
+        agent_of = {id(task): agent for agent, task in copies}
+        running: Counter[str] = Counter()
+        done = 0
+
+        def report(change: int, agent: Agent) -> None:
+            running[agent.name] += change
+            names = [name for name, count in running.items() if count]
+            self.on_progress(Stage(stage, done, len(copies), names))
+
         async def run(env: Environment, task: Task, _: Model, **settings: Any) -> Trace:
-            return await lasting_rollout(env, task, model(task), **settings)
+            nonlocal done
+            agent = agent_of[id(task)]
+            report(1, agent)
+            try:
+                model = AgentModel(agent, task, self.notes)
+                return await lasting_rollout(env, task, model, **settings)
+            finally:
+                done += 1
+                report(-1, agent)
 
         found = await evaluate(
             environment or self.environment,
             ScriptedModel([]),
-            tasks=tasks or self.tasks,
+            tasks=[task for _, task in copies],
             max_concurrent=_MAX_CONCURRENT,
             sampling=_SAMPLING,
             seed=self.seed,
             run=run,
         )
-        return found.traces
+        each = len(tasks)
+        return [found.traces[at : at + each] for at in range(0, len(copies), each)]
 
     async def _deterministic(self) -> Finding:
-        agents = [agent for agent in IGNORANT if agent.name in ("random", "guess")]
+        agents = [agent for agent in IGNORANT if agent.name in _REPEATED]
         if len(self.scripts) == len(self.tasks):
             agents.append(self._solver())
-        for agent in agents:
-            model = partial(self._model, agent)
-            first = await self._rollouts(model)
-            second = await self._rollouts(model, environment=self.again)
-            for one, other in zip(first, second, strict=True):
+        repeated = await self._rollouts("the same again", agents, environment=self.again)
+        for agent, second in zip(agents, repeated, strict=True):
+            for one, other in zip(self.traces[agent.name], second, strict=True):
                 what = _difference(one, other)
                 if what:
                     return Finding(
