@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import uuid4
 
 from vf.runtime.errors import VfError
 from vf.traces.messages import Message
 from vf.traces.trace import Branch, FinishReason, Fork, StopReason
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,8 @@ class Conversation:
         options: What else an agent asks of the answer, by OpenAI's names, such as
             ``response_format``. Models that cannot do it leave it out.
         key: What tells it from other conversations, so that one server answers all of it.
+        rendering: Held while the next prompt is rendered, by one of those conversations at a time
+            that share it; None if it need not wait for others.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -103,6 +108,7 @@ class Conversation:
     turn: int = 0
     options: dict[str, Any] = field(default_factory=dict)
     key: str = field(default_factory=lambda: uuid4().hex, compare=False)
+    rendering: asyncio.Lock | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)

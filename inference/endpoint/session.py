@@ -11,6 +11,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from vf.inference.model import (
     Sampling,
     context_size,
 )
-from vf.inference.models.token_model import PromptTooLong, TokenModel
+from vf.inference.models.token_model import PromptTooLong, TokenModel, new_text
 from vf.inference.rendering.next_prompt import Unrenderable
+from vf.inference.request_limits import off_loop
 from vf.runtime.errors import ConfigError, InfrastructureError, ModelError
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
@@ -75,6 +77,7 @@ class Session:
         self._stored: dict[str, tuple[list[Message], int]] = {}
         self.stored: Mapping[str, Sequence[Message]] = Stored(self._stored)
         self.reading = asyncio.Lock()
+        self._rendering = asyncio.Lock()
         self.context = context_size(model)
         self._model = model
         self._trace = trace
@@ -133,7 +136,9 @@ class Session:
         start = self._lineages.begin(asked.messages, asked.tools, self._begun)
         try:
             if isinstance(self._model, TokenModel):
-                return self._model.prompt_tokens(start.conversation)
+                count = partial(self._model.prompt_tokens, start.conversation)
+                async with self._rendering:
+                    return await off_loop(new_text(start.conversation), count)
             said = [[message.to_openai() for message in asked.messages], asked.tools]
             return len(json.dumps(said, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN
         except LimitReached as limit:
@@ -225,6 +230,7 @@ class Session:
         try:
             for _ in range(asked.count):
                 start = self._lineages.begin(asked.messages, asked.tools, self._begun)
+                start.conversation.rendering = self._rendering
                 if not self._sampling.fixed:
                     start.conversation.options = asked.options
                 self._begun += 1

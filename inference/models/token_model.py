@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ from vf.inference.completions import Completion, TokenSampler
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.inference.rendering.next_prompt import ThinkingHistory, next_prompt
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.request_limits import off_loop
 from vf.runtime.errors import ModelError
 from vf.traces.trace import Branch, Fork
 
 _LONG = 16  # characters per token: several times as many as in any language
+_MESSAGE, _TOOL = 64, 1024  # characters that rendering one costs as much as, at least
 
 
 class PromptTooLong(ModelError):
@@ -60,7 +63,10 @@ class TokenModel:
             PromptTooLong: The first prompt is over ``max_prompt_len``.
             ContextFull: The context has no room for one more token.
         """
-        branch, context, fork = self._next_prompt(conversation)
+        async with _turn_of(conversation):
+            size = new_text(conversation)
+            found = await off_loop(size, lambda: self._next_prompt(conversation))
+        branch, context, fork = found
         prompt_ids = branch.token_ids + context
         room = self.max_seq_len - len(prompt_ids)
         if room < 1:
@@ -165,6 +171,17 @@ class TokenModel:
                 f"the first prompt has {len(context)} tokens, over max_prompt_len = {limit}"
             )
         return branch, context, fork
+
+
+def new_text(conversation: Conversation) -> int:
+    """Return about how many characters the next prompt adds."""
+    new = conversation.messages[0 if conversation.fork else conversation.encoded :]
+    tools = 0 if conversation.encoded else _TOOL * len(conversation.tools)
+    return sum(_MESSAGE + len(message.content) for message in new) + tools
+
+
+def _turn_of(conversation: Conversation) -> contextlib.AbstractAsyncContextManager[object]:
+    return conversation.rendering or contextlib.nullcontext()
 
 
 def _structure(response_format: dict[str, Any] | None) -> dict[str, Any] | None:

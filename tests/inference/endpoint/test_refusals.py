@@ -18,6 +18,8 @@ from tests.waiting import until
 from vf.inference.endpoint.bodies import MOST_AT_ONCE
 from vf.inference.endpoint.chat import Chat
 from vf.inference.endpoint.dialect import Asked
+from vf.inference.models import token_model as token_models
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.request_limits import MOST_BYTES, SMALL, most_bytes
 
 USER = {"role": "user", "content": "Tea?"}
@@ -182,6 +184,35 @@ def test_a_large_body_is_read_while_others_are_answered(monkeypatch: pytest.Monk
             body = GOOD | {"user": "x" * (SMALL + 1)}
             held = asyncio.create_task(post(url, body, large.endpoint.key))
             await until(large.reading.locked)
+            url = f"{other.endpoint.url}/chat/completions"
+            assert (await post(url, GOOD, other.endpoint.key))[0] == 200
+            honest.set()
+            assert (await held)[0] == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/messages/count_tokens"])
+def test_a_long_prompt_is_rendered_while_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    honest, begun = threading.Event(), threading.Event()
+    render = token_models.next_prompt
+
+    def slow(renderer: Renderer, conversation: vf.Conversation, *settings: Any) -> Any:
+        if len(conversation.messages) > 1:
+            begun.set()
+            assert honest.wait(60)
+        return render(renderer, conversation, *settings)
+
+    monkeypatch.setattr(token_models, "next_prompt", slow)
+
+    async def run() -> None:
+        model = token_model(Texts(["Yes."]), max_seq_len=10**5)
+        async with opened(model) as (large, _, _), opened(model) as (other, _, _):
+            body = GOOD | {"messages": [USER] * 2000, "max_tokens": 1}
+            held = asyncio.create_task(post(large.endpoint.url + path, body, large.endpoint.key))
+            await until(begun.is_set)
             url = f"{other.endpoint.url}/chat/completions"
             assert (await post(url, GOOD, other.endpoint.key))[0] == 200
             honest.set()
