@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from vf.bridges.harbor.container import Spoilt, as_root, fetch, spoiling
+from vf.bridges.harbor.links import links_to_theirs
 from vf.bridges.harbor.seen import NO_TREE, Known
 from vf.sandbox.audit import Auditable
 from vf.sandbox.contract import Sandbox
@@ -73,25 +74,41 @@ async def put_back(
         if known.tree is None:
             async with _at_rest(fresh) as clean:
                 known.tree = await _survey(clean)
-        wanted = {path: entry for path, entry in known.tree.items() if not within(path, aside)}
-        gone, missing = differences(await _survey(sandbox, aside), wanted)
+        wanted = _outside(aside, known.tree)
+        found = await _survey(sandbox)
+        gone, missing = differences(_outside(aside, found), wanted)
+        gone |= _links(found, kept, known.tree)
         left, lacking = gone, missing
         if gone:
             await sandbox.remove(gone)
         if missing:
             wanted |= await _restore(sandbox, fresh, missing)
         if gone or missing:
-            left, lacking = differences(await _survey(sandbox, aside), wanted)
+            found = await _survey(sandbox)
+            left, lacking = differences(_outside(aside, found), wanted)
+            left |= _links(found, kept, known.tree)
     if undone := (left & gone) | (lacking.keys() & missing.keys()):
         raise Spoilt(f"the container cannot be put back: {min(undone)!r} stays as the agent has it")
     renamed = await _put_back_names(sandbox, names)  # by the image's own programs, as of now
-    added = sorted(path for path in gone if path not in wanted)
-    return {
-        name: [path.encode("utf-8", "replace").decode() for path in paths[:_NAMED]]
-        + [f"and {len(paths) - _NAMED} more"] * (len(paths) > _NAMED)
-        for name, paths in {"put_back": sorted([*missing, *renamed]), "removed": added}.items()
-        if paths
-    }
+    added = [path for path in gone if path not in wanted]
+    done = {"put_back": [*missing, *renamed], "removed": added}
+    return {name: named(paths) for name, paths in done.items() if paths}
+
+
+def named(paths: Collection[str]) -> list[str]:
+    """Return paths as a trace records them: in order, as text, and not too many."""
+    shown = [path.encode("utf-8", "replace").decode() for path in sorted(paths)[:_NAMED]]
+    return shown + [f"and {len(paths) - _NAMED} more"] * (len(paths) > _NAMED)
+
+
+def _outside(folders: Collection[str], tree: Tree) -> Tree:
+    return {path: entry for path, entry in tree.items() if not within(path, folders)}
+
+
+def _links(found: Tree, kept: Collection[str], clean: Tree) -> set[str]:
+    """Return the links in the work that the tests must not follow, unless they are the image's."""
+    links = links_to_theirs(found)
+    return {path for path in links if within(path, kept) and clean.get(path) != found[path]}
 
 
 async def _put_back_names(sandbox: Sandbox, names: Mapping[str, bytes | None]) -> list[str]:
@@ -117,9 +134,8 @@ async def _put_back_names(sandbox: Sandbox, names: Mapping[str, bytes | None]) -
     return changed
 
 
-async def _survey(sandbox: Auditable, aside: Collection[str] = ()) -> Tree:
-    found = await sandbox.read_tree("/", partial(read_pieces, under="", max_bytes=MOST))
-    return {path: entry for path, entry in found.items() if not within(path, aside)}
+async def _survey(sandbox: Auditable) -> Tree:
+    return await sandbox.read_tree("/", partial(read_pieces, under="", max_bytes=MOST))
 
 
 @asynccontextmanager

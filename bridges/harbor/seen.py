@@ -20,6 +20,7 @@ from pathlib import PurePosixPath
 from typing import BinaryIO, Self, TypeVar
 
 from vf.bridges.harbor.container import ROOT, Spoilt, as_root, spoiling
+from vf.bridges.harbor.links import links_to_theirs
 from vf.bridges.harbor.model import VERIFIER, Part
 from vf.runtime.errors import SandboxError
 from vf.runtime.workers import in_thread
@@ -145,8 +146,11 @@ class Work:
             )
         self._archives = {path: files[path] for path in there}
 
-    async def put(self, sandbox: Auditable) -> None:
+    async def put(self, sandbox: Auditable) -> set[str]:
         """Make it what a container has that nobody has used, and compare.
+
+        Returns:
+            Links of the agent's that were left out: see :mod:`vf.bridges.harbor.links`.
 
         Raises:
             Spoilt: It does not fit, or is no longer the same there.
@@ -155,12 +159,14 @@ class Work:
         with spoiling("the work cannot be copied for the tests", *NO_TREE):
             there = await self._found(sandbox, self.paths)
             work: Tree = await in_thread(self._copy)
+            links = {path for path in links_to_theirs(work) if there.get(path) != work[path]}
+            work = {path: entry for path, entry in work.items() if path not in links}
             for path in (self._home, *above(self._home)):
                 if path in work and work[path].kind != tarfile.DIRTYPE:
                     raise ValueError(f"{path} is not a folder any more")
             gone, missing = differences(there, work)
             if not gone and not missing:
-                return
+                return links
             archive = self._file()
             await in_thread(self._copy, archive, missing)
             if gone:
@@ -174,6 +180,7 @@ class Work:
         for path in there.keys() | wanted.keys():
             if there.get(path) != wanted.get(path):
                 raise Spoilt(f"the work cannot be copied for the tests: {path!r} is not the same")
+        return links
 
     def _file(self) -> BinaryIO:
         with _this_machine():

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from vf.bridges.harbor import container
 from vf.bridges.harbor.artifacts import Keeper
 from vf.bridges.harbor.model import Part, TaskFolder, World
-from vf.bridges.harbor.put_back import put_back, read_names
+from vf.bridges.harbor.put_back import named, put_back, read_names
 from vf.bridges.harbor.seen import IN_MEMORY, Known, Work, kept, look
 from vf.bridges.harbor.specs import PROXY_PORT, agent_seconds, resolved
 from vf.bridges.harbor.verdict import Verdict, combine
@@ -314,7 +314,8 @@ class Trial:
                     record["setup"] = problem  # of a step, which needs the work
             await container.end_programs(fresh)
             assert isinstance(fresh, Auditable)
-            await work.put(fresh)
+            if links := await work.put(fresh):
+                record["removed"] = named(links)
         return Place(fresh, opened.aclose)
 
     async def _tested(
