@@ -20,6 +20,7 @@ STEERING = (
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"),
     *("setup.cfg", "pyproject.toml", "sitecustomize.py", "usercustomize.py", "*.pth"),
     *(".coveragerc", ".gitattributes", ".gitmodules"),
+    *("*.pyc", "*.pyo"),  # compiled tests, which are loaded instead of those of the same content
 )
 # Folders in which Python finds a test runner's plugins.
 _DISTRIBUTIONS = ("*.dist-info", "*.egg-info", "*.egg")

@@ -6,8 +6,11 @@ On this machine, unprotected: `test_swe_containers.py` has a hostile container.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
+import marshal
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,6 +139,28 @@ def test_no_plugin_in_the_repository_is_a_repair(bench: Bench, name: str) -> Non
     assert not found.resolved
     assert {path for path, _ in found.dropped} == {path for path in PLUGINS[name] if "/" in path}
     assert found.must_pass < 1.0
+
+
+def test_compiled_tests_are_no_repair(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, test_patch="")
+    tests = bench.repo / "tests" / "test_sums.py"
+    tests.write_text(small_repo.NEW_TESTS)  # they are in the image, where anybody can read them
+    small_repo.git(bench.repo, "commit", "-qam", "Test totals")
+    blank = "def test_total(): pass\nclass TestTotals:\n    def test_one(self): pass\n"
+    code = compile(blank, "test_sums.py", "exec")
+    head = (
+        importlib.util.MAGIC_NUMBER + b"\3\0\0\0" + importlib.util.source_hash(tests.read_bytes())
+    )
+    tag = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}"
+    compiled = bench.repo / "tests" / "__pycache__" / f"test_sums.{tag}.pyc"
+    compiled.parent.mkdir()
+    compiled.write_bytes(head + marshal.dumps(code))
+    small_repo.git(bench.repo, "add", "-f", "--", str(compiled))
+    patch = small_repo.git(bench.repo, "diff", "--cached", "--binary")
+    small_repo.git(bench.repo, "reset", "-q", "--hard")
+    found = asyncio.run(bench.judged(patch.encode()))
+    assert found.must_pass == 0.0
+    assert dict(found.dropped) == {str(compiled.relative_to(bench.repo)): "steers the tests"}
 
 
 @pytest.mark.parametrize(

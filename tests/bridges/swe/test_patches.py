@@ -37,6 +37,7 @@ def test_a_patch_is_cut_into_its_files() -> None:
         (new("sitecustomize.py"), "steers the tests"),
         (part("setup.cfg"), "steers the tests"),
         (new("x.pth"), "steers the tests"),
+        (new("tests/__pycache__/test_a.cpython-311-pytest-9.2.0.pyc"), "steers the tests"),
         (new("src/x-1.0.dist-info/entry_points.txt"), "steers the tests"),
         (new("X.EGG-INFO"), "steers the tests"),
         (new("pytest.py"), "takes the name of a module that runs the tests"),

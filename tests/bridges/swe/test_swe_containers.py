@@ -116,6 +116,22 @@ HOSTILE = {
     "leaves a writer behind": "(while true; do date > sums.py; sleep 0.1; done) > /dev/null 2>&1 &",
     "ends its container": "kill -9 -1; kill -9 1; sleep 1",
     "commits elsewhere": "git checkout -q --orphan x && git rm -rfq . && touch a && git add a",
+    "has git run programs": (
+        "printf '#!/bin/sh\\ncat /tmp/forged\\n' > .git/x; chmod 755 .git/x; touch /tmp/forged; "
+        "for key in core.fsmonitor diff.external filter.x.clean core.pager gpg.program; "
+        "do git config $key $PWD/.git/x; done; echo '* filter=x' > .git/info/attributes; "
+        "git config core.worktree /etc"
+    ),
+    "leaves a pipe, a socket and links": (
+        "rm -r sums.py tests; mkfifo sums.py; ln -s /proc/self/fd/0 a; ln -s /tests tests; "
+        "python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('s')\""
+    ),
+    "leaves a file of a terabyte": "truncate -s 1T huge || truncate -s 8G huge; touch -d 2999-1-1 a",
+    "locks its repository": "touch .git/index.lock; chmod -R 000 .git",
+    "leaves long names, deep down": (
+        "python3 -c \"import os; open(b'\\xff' * 255, 'w'); "
+        "[(os.mkdir('d' * 250), os.chdir('d' * 250)) for _ in range(30)]\""
+    ),
 }
 
 
