@@ -7,6 +7,7 @@ Within these limits, neither keeps other requests waiting for long.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -20,7 +21,7 @@ MOST_PARTS = 1_000  # of one message
 MOST_TOOLS = 512
 MOST_STOPS = 16  # texts
 MOST_STOP_IDS = 256
-SMALL = 2**16  # bytes of a body that is read at once, on the event loop
+SMALL = 2**13  # bytes of a body that is read at once, on the event loop
 PER_TOKEN = 32  # bytes; a token of any language has a quarter of that in JSON
 BESIDE = 2**20  # bytes of what is not part of the context, such as schemas
 
@@ -38,9 +39,30 @@ async def off_loop(size: int, read: Callable[[], T]) -> T:
     """
     if size <= SMALL:
         return read()
-    return await asyncio.get_running_loop().run_in_executor(_reader(), read)
+    reader = _reader()
+    return await asyncio.get_running_loop().run_in_executor(reader.thread, reader.run, read)
+
+
+class _Reader:
+    """A thread that rests, before it reads the next body, for as long as the last one took.
+
+    A parser in C keeps Python's lock for all of a body. Without rests, an event loop would get it
+    once for each body, and so wait for many of them to answer one small request.
+    """
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="vf-bodies")
+        self._rested = 0.0  # when the next one may begin, in monotonic time
+
+    def run(self, read: Callable[[], T]) -> T:
+        time.sleep(max(0.0, self._rested - time.monotonic()))
+        began = time.thread_time()
+        try:
+            return read()
+        finally:
+            self._rested = time.monotonic() + time.thread_time() - began
 
 
 @cache
-def _reader() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="vf-bodies")
+def _reader() -> _Reader:
+    return _Reader()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import shutil
 import socket
 import tempfile
@@ -29,6 +30,9 @@ from vf.traces.messages import Message
 
 PING_SECONDS = 10.0  # between signs of life while an answer is sampled that is wanted as a stream
 _STOP_SECONDS = 1.0  # for responses that are being sent when the last rollout ends
+_LINGER_SECONDS = 0.25  # for which more of a refused body is read, so that its sender hears why
+_QUIET = logging.getLogger(f"{__name__}.requests")  # what is no HTTP is no error of this process
+_QUIET.setLevel(logging.CRITICAL)
 _FOLDER, _SOCKET = "vf-endpoint-", "socket"
 _OLD = 60.0  # seconds: a younger folder may be another process's that does not listen yet
 _LONGEST_SOCKET = 80  # characters; Linux takes 107, macOS 103
@@ -112,6 +116,8 @@ class _Server:
             access_log=None,
             handle_signals=False,
             handler_cancellation=True,  # a client that has gone waits for no answer
+            lingering_time=_LINGER_SECONDS,
+            logger=_QUIET,
             shutdown_timeout=_STOP_SECONDS,
         )
         await runner.setup()

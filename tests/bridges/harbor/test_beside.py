@@ -41,3 +41,47 @@ def test_services_logs_and_refused_hosts_are_recorded(make_task: MakeTask) -> No
     assert trace.reward == 1.0
     assert "GET /?plum" in record(trace)["services"]["side"]
     assert record(trace)["network"]["refused"] == {"192.0.2.7:81": 1}
+
+
+SERVES = """
+  {name}:
+    image: vf-sandbox:latest
+    command: [sh, -c, "echo {word} > /tmp/index.html && exec python3 -m http.server -d /tmp 8000"]
+    healthcheck:
+      test: python3 -c "import socket; socket.create_connection(('127.0.0.1', 8000))"
+      interval: 200ms
+"""
+TWO = """
+services:
+  main:
+    image: vf-sandbox:latest
+    user: "0"
+    depends_on: {judge: {condition: service_healthy}, decoy: {condition: service_healthy}}
+""" + "".join(SERVES.format(name=name, word=word) for name, word in (("judge", 0), ("decoy", 1)))
+HEAR = """python3 -c "import urllib.request as u; print(u.urlopen('http://judge:8000/').read())" """
+RENAME = """
+address=$(getent hosts decoy | cut -d ' ' -f 1)
+sed "/judge/d" /etc/hosts > /tmp/hosts; echo "$address judge" >> /tmp/hosts
+cat /tmp/hosts > /etc/hosts
+echo 'hosts: files' > /etc/nsswitch.conf; echo 'multi on' > /etc/host.conf
+echo 'nameserver 192.0.2.1' > /etc/resolv.conf; echo decoy > /etc/hostname
+mkdir -p ~/.config; echo "judge $address" > ~/.hosts; echo 'HOSTALIASES=~/.hosts' >> /etc/environment
+"""
+
+
+@pytest.mark.usefixtures("containers")
+def test_no_service_is_taken_for_another_when_hosts_were_renamed(make_task: MakeTask) -> None:
+    path = make_task(
+        files={
+            "environment/docker-compose.yaml": TWO,
+            "environment/Dockerfile": None,
+            "tests/test.sh": f"{SCRIPT}{HEAR} | tr -dc 01 > /logs/verifier/reward.txt\n",
+        }
+    )
+    script = [bash(f"{RENAME}{HEAR}"), ""]
+    (trace,) = play(path, script, network="task")
+    heard = next(message for message in trace.messages if message.role == "tool")
+    assert "1" in heard.content, heard  # the agent itself is deceived
+    put_back = {"/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/hostname"}
+    assert put_back <= {*record(trace)["put_back"]}
+    assert record(trace)["rewards"] == {"reward": 0.0}
