@@ -33,6 +33,8 @@ class Features:
             later do.
         cores: How many its machine has.
         memory: How many events it remembers since its last start; None where that is unknown.
+        id: What tells it from other engines, always; empty for Podman, which says something else
+            each time it is asked.
     """
 
     uids: range = WIDE
@@ -43,6 +45,7 @@ class Features:
     networks: bool = True
     cores: int = 1
     memory: int | None = None
+    id: str = ""
 
 
 def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features:
@@ -65,6 +68,7 @@ def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features
         networks=not podman and _api(version) >= ISOLATING,
         cores=int(info.get("NCPU") or 1),
         memory=EVENTS if "Engine" in names and not podman else None,
+        id="" if podman else str(info.get("ID") or ""),
     )
 
 

@@ -42,7 +42,7 @@ class Ledger:
     @contextlib.asynccontextmanager
     async def making(self, image: str) -> AsyncIterator[None]:
         """Hold the lock of an image."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_folder()
         descriptor = os.open(self._file(image), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             while not _locked(descriptor):  # noqa: ASYNC110 - no event tells of another process
@@ -62,6 +62,7 @@ class Ledger:
             image: Its name.
             base: The id of the image that it starts from, whose bytes are not its own.
         """
+        self._make_folder()
         self._file(image).write_text(json.dumps({"base": base}), "utf-8")
 
     def used(self, image: str) -> None:
@@ -120,6 +121,9 @@ class Ledger:
                 if file.stat().st_mtime < time.time() - LOGS_KEPT:
                     file.unlink()
 
+    def _make_folder(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
     def _file(self, image: str) -> Path:
         return self._folder / f"{quote(image, safe=':')}{_RECORD}"
 
@@ -146,5 +150,5 @@ async def ledger_of(engine: Engine, folder: Path) -> Ledger:
     Raises:
         SandboxError: The engine does not answer.
     """
-    name = str((await engine.call("info")).get("ID") or engine.client.base_url)
+    name = (await engine.features()).id or engine.client.base_url
     return Ledger(folder / hashlib.sha256(name.encode()).hexdigest()[:12])

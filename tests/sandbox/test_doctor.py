@@ -186,6 +186,11 @@ def test_an_engine_that_takes_no_list_of_calls_must_have_its_own() -> None:
         doctor.check_seccomp(open_one, features)
 
 
+def test_podmans_id_which_is_another_each_time_does_not_count() -> None:
+    assert features_of({"ID": "a"}, PODMAN).id == ""
+    assert features_of({"ID": "a"}, {}).id == "a"
+
+
 def test_a_rootless_engine_is_asked_for_what_it_can_do() -> None:
     features = features_of(ROOTLESS, {})
     assert "65535" not in doctor.describe_users(features)
