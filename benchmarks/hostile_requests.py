@@ -151,7 +151,7 @@ class Honest:
         return self.waits
 
     async def ask_for(self, seconds: float) -> list[tuple[float, float]]:
-        """Ask for so many seconds, and return how long the answers took."""
+        """Ask for this many seconds, and return how long the answers took."""
         over = asyncio.Event()
         asyncio.get_running_loop().call_later(seconds, over.set)
         return await self.ask_until(over)

@@ -31,7 +31,7 @@ from vf.traces.messages import Message
 PING_SECONDS = 10.0  # between signs of life while an answer is sampled that is wanted as a stream
 _STOP_SECONDS = 1.0  # for responses that are being sent when the last rollout ends
 _LINGER_SECONDS = 0.25  # for which more of a refused body is read, so that its sender hears why
-_QUIET = logging.getLogger(f"{__name__}.requests")  # what is no HTTP is no error of this process
+_QUIET = logging.getLogger(f"{__name__}.requests")  # requests that are not HTTP are not our errors
 _QUIET.setLevel(logging.CRITICAL)
 _FOLDER, _SOCKET = "vf-endpoint-", "socket"
 _OLD = 60.0  # seconds: a younger folder may be another process's that does not listen yet

@@ -65,7 +65,7 @@ sed "/judge/d" /etc/hosts > /tmp/hosts; echo "$address judge" >> /tmp/hosts
 cat /tmp/hosts > /etc/hosts
 echo 'hosts: files' > /etc/nsswitch.conf; echo 'multi on' > /etc/host.conf
 echo 'nameserver 192.0.2.1' > /etc/resolv.conf; echo decoy > /etc/hostname
-mkdir -p ~/.config; echo "judge $address" > ~/.hosts; echo 'HOSTALIASES=~/.hosts' >> /etc/environment
+echo "judge $address" > ~/.hosts; echo 'HOSTALIASES=~/.hosts' >> /etc/environment
 """
 
 
