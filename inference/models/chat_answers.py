@@ -108,6 +108,18 @@ class Filtered(Refused):
     """The provider's content filter keeps the conversation from the model."""
 
 
+# MiniMax's codes of errors, in answers with status 200, and what they mean: a status, or an error.
+MINIMAX: dict[int, int | type[Refused]] = {
+    **dict.fromkeys((1000, 1001, 1013, 1024, 1033), 500),  # unknown, timeout, internal, system
+    **dict.fromkeys((1002, 1041), 429),
+    **dict.fromkeys((1004, 2049), 401),
+    1008: 402,  # balance
+    2013: 400,
+    **dict.fromkeys((1026, 1027), Filtered),
+    1039: TooLong,
+}
+
+
 def failure(problem: str, status: int, body: object, after: float | None = None) -> ModelError:
     """Return the error of an answer that is a refusal.
 
@@ -191,6 +203,13 @@ def read_reply(answer: Mapping[str, Any], who: str, conversation: Conversation) 
 def _check_error(found: Mapping[str, Any], who: str) -> None:
     """Raise what an error means that is in an answer with status 200."""
     error = found.get("error")
+    base = found.get("base_resp")
+    if isinstance(base, Mapping) and base.get("status_code") in MINIMAX:
+        problem, status = f"{who}: the answer is an error: {words_of(base)}", base["status_code"]
+        meaning = MINIMAX[status]
+        if isinstance(meaning, int):
+            raise failure(problem, meaning, base)
+        raise meaning(problem, 400, str(base))
     if not error and found.get("object") != "error":
         return
     problem = f"{who}: the answer is an error: {words_of(found)}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+from tests.inference.providers.more import MORE
 from tests.inference.providers.shapes import (
     Provider,
     Refusal,
@@ -267,6 +268,7 @@ PROVIDERS: dict[str, Provider] = {
         refuses=ids_differ,
     ),
 }
+PROVIDERS |= MORE
 # Ends of answers by which providers say that they have failed.
 BROKEN_OFF: tuple[Refusal, ...] = (
     PROVIDERS["openrouter"].broken_off("error", error={"code": 502, "message": "cut off"}),

@@ -131,8 +131,12 @@ def words(body: Any) -> str:
     if isinstance(body, str):
         return body[:12]
     found = body[0] if isinstance(body, list) else body
-    found = found.get("error") or found
-    return str(found.get("message") or "choices")
+    found = found.get("error") or found.get("base_resp") or found
+    if isinstance(found, str):
+        return found
+    return str(
+        next((found[n] for n in ("message", "detail", "status_msg") if n in found), "choices")
+    )
 
 
 FULL = [(name, each) for name, provider in PROVIDERS.items() for each in provider.full]

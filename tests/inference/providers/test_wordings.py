@@ -151,3 +151,18 @@ def test_other_refusals_are_no_full_context(text: str) -> None:
 def test_an_unreadable_call_ends_an_answer(reason: str) -> None:
     answer = PROVIDERS["openai"].answer("Hello!", reason=reason)
     assert respond(chat, (200, answer))[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("code", [1004, 1008, 2013])
+def test_an_error_by_minimaxs_code_is_final(code: int) -> None:
+    body = {"choices": None, "base_resp": {"status_code": code, "status_msg": "some words"}}
+    good = 200, PROVIDERS["minimax"].answer("Hello!")
+    with pytest.raises(ModelError, match="some words"):
+        respond(lambda url: chat(url, 1), (200, body), good)
+
+
+@pytest.mark.parametrize("code", [1026, 1027])
+def test_minimaxs_filter_gives_an_empty_answer(code: int) -> None:
+    body = {"choices": None, "base_resp": {"status_code": code, "status_msg": "sensitive"}}
+    reply, _ = respond(chat, (200, body))
+    assert (reply.message.content, reply.finish_reason) == ("", "content_filter")
