@@ -242,3 +242,16 @@ def test_a_package_with_agents_of_its_own_is_refused(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(vf.ConfigError, match=r"its own interplay of agents \(Duel\).*verifiers"):
         load("their-agents")
+
+
+def test_a_user_that_is_a_model_is_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_modeled_user.py").write_text(
+        "from their_hooks import HooksTaskset\n"
+        "from verifiers.v1.envs.user_sim.env import UserSimEnv\n"
+        "__all__ = ['HooksTaskset', 'Sim']\n"
+        "class Sim(UserSimEnv): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    message = r"its own interplay of agents \(Sim of assistant and user\).*run with verifiers"
+    with pytest.raises(vf.ConfigError, match=message):
+        load("their-modeled-user")

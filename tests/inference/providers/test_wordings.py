@@ -6,10 +6,11 @@ import json
 
 import pytest
 
+import vf
 from tests.inference.providers.shapes import Refusal
 from tests.inference.providers.table import PROVIDERS
 from tests.inference.providers.test_readers import chat, respond
-from vf.inference.model import ContextFull
+from vf.inference.model import ContextFull, Conversation
 from vf.inference.models.chat_answers import Refused, TooLong, failure
 from vf.runtime.errors import ModelError
 
@@ -166,3 +167,27 @@ def test_minimaxs_filter_gives_an_empty_answer(code: int) -> None:
     body = {"choices": None, "base_resp": {"status_code": code, "status_msg": "sensitive"}}
     reply, _ = respond(chat, (200, body))
     assert (reply.message.content, reply.finish_reason) == ("", "content_filter")
+
+
+def test_odd_ids_of_calls_go_back_as_they_came_and_none_comes_twice() -> None:
+    odd = ["x" * 200, "functions.calculate:0", "a b/ü\n{}", "-", "7"]
+    conversation = Conversation([vf.Message("user", "x")])
+    for _ in range(2):
+        body = PROVIDERS["moonshot"].answer("", "{}")
+        said = body["choices"][0]["message"]
+        [call] = said["tool_calls"]
+        said["tool_calls"] = [call | {"id": id} for id in odd]
+        reply, _ = respond(chat, (200, body), conversation=conversation)
+        conversation.messages.append(reply.message)
+        conversation.messages += [
+            vf.Message("tool", str(place), tool_call_id=call.id)
+            for place, call in enumerate(reply.message.tool_calls)
+        ]
+        conversation.turn += 1
+    good = 200, PROVIDERS["moonshot"].answer("Hello!")
+    _, (request,) = respond(chat, good, conversation=conversation)
+    called = [call["id"] for each in request["messages"] for call in each.get("tool_calls", ())]
+    results = [each["tool_call_id"] for each in request["messages"] if each["role"] == "tool"]
+    assert called == results
+    assert called[: len(odd)] == odd
+    assert len({*called}) == 2 * len(odd)
