@@ -214,10 +214,9 @@ class RunFolder:
                 file.writelines(line + b"\n" for line in damaged.values())
                 file.flush()
                 os.fsync(file.fileno())
-            log.warning(
-                "%s: lines %s cannot be read, and are put aside in %s",
-                *(self.metrics, ", ".join(map(str, damaged)), aside),
-            )
+            lines = ", ".join(map(str, damaged))
+            said = "%s: lines %s cannot be read, and are put aside in %s"
+            log.warning(said, self.metrics, lines, aside)
 
     def rewind(self, step: int, *, evaluated: bool = True) -> None:
         """Go back to the state after ``step`` training steps, losing nothing.
