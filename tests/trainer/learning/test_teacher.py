@@ -21,7 +21,6 @@ from tests.trainer.learning.losses.test_losses_update import (
 from tests.trainer.learning.test_policy import samples
 from vf.inference.model_files import resolve_model
 from vf.runtime.errors import ConfigError, TrainingError
-from vf.runtime.toml import checked
 from vf.traces.task import Task
 from vf.traces.trace import Branch, Score, Trace
 from vf.trainer.learning.batches.batch import build_samples
@@ -99,26 +98,6 @@ def test_a_teacher_or_an_entropy_bonus_counts_where_all_rewards_are_equal() -> N
     ]
     assert len(build_samples(groups, TrainerArgs())) == 1
     assert len(build_samples(groups, TrainerArgs(entropy_coef=0.1))) == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"teacher_coef": 0.5}, "teacher_coef is set without teacher_model"),
-        (
-            {"teacher_model": "t", "teacher_base_url": "http://h/v1", "temperature": 0.9},
-            "temperature = 0.9, but a teacher at teacher_base_url answers at temperature 1",
-        ),
-        ({"teacher_model": "t", "top_p": 0.9}, "top_p changes what is sampled"),
-        ({"teacher_model": "t", "max_refill": 0.5}, "with teacher_reward_coef = 0 rewards give"),
-        ({"teacher_model": "t", "teacher_coef": 0.0}, "teacher_coef.*greater than 0"),
-    ],
-)
-def test_settings_that_contradict_a_teacher_are_refused(
-    settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        checked(TrainerArgs, settings)
 
 
 def test_a_teacher_with_other_tokens_is_refused(teacher: Path) -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import ast
-import math
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.trainer.configs import configured
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
-from vf.trainer.run import run_folder
-from vf.trainer.run.run_folder import RunFolder, choose_folder, make_folder
 from vf.trainer.settings.cluster import ClusterConfig, RoleResources
 from vf.trainer.settings.config import TrainerArgs, TrainerConfig
 from vf.trainer.settings.environments import EnvConfig
@@ -27,162 +23,181 @@ from vf.trainer.settings.write_config import to_toml
 REPOSITORY = Path(__file__).parents[3]
 
 
-def parse(**args: Any) -> TrainerArgs:
-    raw = {"model": "tiny", "env": {"id": "calculator"}, "trainer": {"args": args}}
-    return parse_config(raw)[0].args
-
-
 def test_defaults_fit_together() -> None:
-    assert parse() == TrainerArgs()
+    assert configured().args == TrainerArgs()
 
 
-@pytest.mark.parametrize(
-    ("raw", "said"),
-    [
-        ({"env": {"id": "x"}}, "model: missing"),
-        ({"model": "tiny"}, "env: missing"),
-        ({"model": "tiny", "env": {}}, "env.id: missing"),
-        ({"model": "tiny", "env": {"id": "x"}, "trainr": {}}, "Did you mean 'trainer'"),
-        (
-            {"model": "tiny", "env": {"id": "x", "arg": {}}},
-            "env.arg: unknown key. Did you mean 'args'",
-        ),
-        ({"model": "tiny", "env": {"id": 3}}, "env.id = 3"),
-        (
-            {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": {"repetition_penalty": 1.1}}},
-            "trainer.args.repetition_penalty: it changes the logits by what was said before",
-        ),
-        (
-            {"model": "tiny", "env": {"id": "x"}, "trainer": {"max_steps": 2}},
-            "trainer.max_steps: unknown key. It belongs in [trainer.args]",
-        ),
-        (
-            {"model": "tiny", "env": {"id": "x"}, "trainer": {"max_step": 2}},
-            "Did you mean 'max_steps'? It belongs in [trainer.args]",
-        ),
-        (
-            {"model": "tiny", "env": {"id": "x"}, "inference": {"max_requests": 2}},
-            "inference.max_requests: unknown key. It belongs in [inference.args]",
-        ),
-        (
-            {"model": "tiny", "env": {"id": "x"}, "rollouts": {"worker": 2}},
-            "rollouts.worker: unknown key. Did you mean 'workers'? 'worker' belongs in [cluster]",
-        ),
-        (
-            {"model": "tiny", "env": {"id": "x", "model": "tiny"}},
-            "env.model: unknown key. It belongs at the top, before the first table",
-        ),
-        (
-            {"model": "tiny", "env": {"id": "x", "max_operand": 2}},
-            "env.max_operand: unknown key. Arguments of its own belong in [env.args]",
-        ),
-        (
-            {"model": "tiny", "env": {"id": "x"}, "inference": {"engine": "sglang"}},
-            "inference.engine = 'sglang'",
-        ),
-        (
-            {"model": "tiny", "env": {"id": "x"}, "rollouts": {"wokers": 2}},
-            "rollouts.wokers: unknown key. Did you mean 'workers'",
-        ),
-        (
-            {"model": "tiny", "env": {"id": "x"}, "rollouts": {"workers": "many"}},
-            "rollouts.workers: 'many' is neither a number of processes nor \"auto\"",
-        ),
-    ],
-)
-def test_a_wrong_table_is_named(raw: dict[str, Any], said: str) -> None:
+BASE = {"model": "tiny", "env": {"id": "x"}}
+TABLES: list[tuple[dict[str, Any], str]] = [
+    ({"env": {"id": "x"}}, "model: missing"),
+    ({"model": "tiny"}, "env: missing"),
+    (BASE | {"env": {}}, "env.id: missing"),
+    (BASE | {"env": {"id": 3}}, "env.id = 3"),
+    (BASE | {"trainer": 5}, "trainer = 5: must be a table, [trainer]"),
+    (BASE | {"trainr": {}}, "Did you mean 'trainer'"),
+    (BASE | {"env": {"id": "x", "arg": {}}}, "env.arg: unknown key. Did you mean 'args'"),
+    (
+        BASE | {"env": {"id": "x", "model": "tiny"}},
+        "env.model: unknown key. It belongs at the top, be",
+    ),
+    (
+        BASE | {"env": {"id": "x", "max_operand": 2}},
+        "Arguments of its own belong in [env.args]",
+    ),
+    (BASE | {"trainer": {"max_steps": 2}}, "max_steps: unknown key. It belongs in [trainer.args]"),
+    (BASE | {"trainer": {"max_step": 2}}, "Did you mean 'max_steps'? It belongs in [trainer.args]"),
+    (
+        BASE | {"inference": {"max_requests": 2}},
+        "max_requests: unknown key. It belongs in [inference.",
+    ),
+    (BASE | {"inference": {"engine": "sglang"}}, "inference.engine = 'sglang'"),
+    (BASE | {"rollouts": {"wokers": 2}}, "rollouts.wokers: unknown key. Did you mean 'workers'"),
+    (BASE | {"rollouts": {"worker": 2}}, "Did you mean 'workers'? 'worker' belongs in [cluster]"),
+    (
+        BASE | {"rollouts": {"workers": "all"}},
+        "'all' is neither a number of processes nor \"auto\"",
+    ),
+    (
+        BASE | {"trainer": {"args": {"repetition_penalty": 1.1}}},
+        "repetition_penalty: it changes the ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "words"), TABLES)
+def test_a_wrong_table_is_named(raw: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_config(raw)
-    assert said in str(error.value)
+    assert words in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ({"batchsize": 8}, "trainer.args.batchsize: unknown key. Did you mean 'batch_size'"),
-        ({"batch_size": "many"}, "trainer.args.batch_size = 'many'"),
-        ({"temperature": 0}, "trainer.args.temperature = 0"),
-        ({"batch_size": 20}, "batch_size = 20 is not a multiple of rollouts_per_example = 8; try"),
-        ({"num_substeps": 3}, "num_substeps = 3 does not divide the 8 groups"),
-        ({"max_prompt_len": 4096}, "max_prompt_len = 4096 leaves no room"),
-        ({"micro_batch_tokens": "all"}, "'all' is neither a number of tokens nor 'auto'"),
-        ({"micro_batch_tokens": 100}, "micro_batch_tokens = 100 is below max_seq_len"),
-        ({"use_lora": False, "lora_rank": 4}, "lora_rank is set, but use_lora = false"),
-        ({"use_lora": False, "load_in_4bit": True}, "load_in_4bit = true needs use_lora = true"),
-        ({"optim": "adamw_4bit"}, "trainer.args.optim = 'adamw_4bit'"),
-        ({"clip_high": 0.3}, "clip_high is set, but only loss_fn = 'ppo' or 'cispo' reads it"),
-        ({"rollouts_per_example": 1}, "trainer.args.rollouts_per_example = 1"),
-        (
-            {"loss_fn": "gspo", "clip_low": 0.1},
-            "clip_low bounds a token's ratio, but loss_fn = 'gs",
-        ),
-        ({"loss_fn": "ppo", "dro_beta": 0.1}, "dro_beta is set, but only loss_fn = 'dro' reads it"),
-        ({"loss_fn": "custom"}, "loss_fn = 'custom' needs import_path"),
-        ({"fixed_length": 9}, "only loss_normalisation = 'fixed' reads it"),
-        ({"kl_penalty_coef": 0.1, "use_lora": False}, "kl_penalty_coef = 0.1 without a reference"),
-        (
-            {"importance_sampling_mode": "off", "importance_sampling_clip_max": 3.0},
-            "importance_sampling_clip_max is set, but importance_sampling_mode = 'off'",
-        ),
-        (
-            {"importance_sampling_mode": "token_truncate", "importance_sampling_clip_min": 0.1},
-            "only importance_sampling_mode = 'token_mask' or 'sequence_mask' reads it",
-        ),
-        ({"importance_sampling_clip_max": 0.5}, "trainer.args.importance_sampling_clip_max = 0.5"),
-        ({"reference_model": "tiny"}, "reference_model is set, but kl_penalty_coef = 0"),
-        (
-            {"kl_penalty_coef": 0.1, "reference_update_rate": 0.5},
-            "reference_update_rate = 0.5 is set without reference_update_steps",
-        ),
-        ({"kl_penalty_coef": 0.1, "kl_discount_factor": 0.5}, "only kl_penalty_type = 'advantage'"),
-        (
-            {"kl_penalty_coef": 0.1, "reference_model": "x", "reference_update_steps": 2},
-            "cannot become with use_lora = true",
-        ),
-        ({"credit_discount": 0.9}, "only credit = 'turn' discounts"),
-        ({"overlong_penalty": 0.5}, "overlong_penalty is set without overlong_buffer"),
-        ({"overlong_buffer": 512}, "overlong_buffer = 512 leaves no turn free of cost"),
-        ({"advantage": "max_rl", "credit": "turn"}, "divides by the mean reward"),
-        ({"train_attn": False, "train_mlp": False}, "so nothing is trained; set at least one"),
-        (
-            {"train_attn": False, "lora_target_modules": ["q_proj"]},
-            "lora_target_modules and train_attn both say what is adapted",
-        ),
-        ({"use_lora": False, "train_unembed": True}, "train_unembed is set, but use_lora = false"),
-        ({"betas": [0.9]}, "trainer.args.betas = [0.9]"),
-        ({"max_refill": math.inf}, "max_refill = inf: Input should be a finite number"),
-        ({"oversample": math.inf}, "oversample = inf: Input should be a finite number"),
-        ({"learning_rate": "fast"}, "learning_rate: 'fast' is neither a number above 0 nor 'auto'"),
-        ({"learning_rate": 0}, "learning_rate: 0 is neither a number above 0 nor 'auto'"),
-        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps: here the whole of"),
-        ({"groups_per_batch": 4, "batch_size": 64}, "means batch_size = 32 (4 groups of rollouts"),
-        ({"run_name": "../up"}, "trainer.args.run_name = '../up'"),
-        ({"group_size": 4, "rollouts_per_example": 8}, "are the same setting"),
-    ],
-)
-def test_a_wrong_setting_is_named_with_its_fix(args: dict[str, Any], said: str) -> None:
+MASK, CLIP_MAX = "importance_sampling_mode", "importance_sampling_clip_max"
+TEACHER = {"teacher_model": "t"}
+ARGS: list[tuple[dict[str, Any], str]] = [
+    ({"batchsize": 8}, "trainer.args.batchsize: unknown key. Did you mean 'batch_size'"),
+    ({"batch_size": "many"}, "trainer.args.batch_size = 'many'"),
+    ({"temperature": 0}, "trainer.args.temperature = 0"),
+    ({"batch_size": 20}, "batch_size = 20 is not a multiple of rollouts_per_example = 8; try"),
+    ({"num_substeps": 3}, "num_substeps = 3 does not divide the 8 groups"),
+    ({"max_prompt_len": 4096}, "max_prompt_len = 4096 leaves no room"),
+    ({"micro_batch_tokens": "all"}, "'all' is neither a number of tokens nor 'auto'"),
+    ({"micro_batch_tokens": 100}, "micro_batch_tokens = 100 is below max_seq_len"),
+    ({"use_lora": False, "lora_rank": 4}, "lora_rank is set, but use_lora = false"),
+    ({"use_lora": False, "load_in_4bit": True}, "load_in_4bit = true needs use_lora = true"),
+    ({"optim": "adamw_4bit"}, "trainer.args.optim = 'adamw_4bit'"),
+    ({"clip_high": 0.3}, "clip_high is set, but only loss_fn = 'ppo' or 'cispo' reads it"),
+    ({"rollouts_per_example": 1}, "trainer.args.rollouts_per_example = 1"),
+    ({"loss_fn": "gspo", "clip_low": 0.1}, "clip_low bounds a token's ratio, but loss_fn = 'gspo'"),
+    ({"loss_fn": "ppo", "dro_beta": 0.1}, "dro_beta is set, but only loss_fn = 'dro' reads it"),
+    ({"loss_fn": "custom"}, "loss_fn = 'custom' needs import_path"),
+    ({"loss_fn": "gropo"}, "there is no loss 'gropo'. 'grpo' is these settings: loss_fn = "),
+    ({"loss_fn": "dapoo"}, "there is no loss 'dapoo'. 'dapo' is these settings: loss_fn = "),
+    ({"loss_fn": "pppo"}, "there is no loss 'pppo'. Did you mean 'ppo'"),
+    ({"loss_fn": "gsp"}, "there is no loss 'gsp'. Did you mean 'gspo'?"),
+    ({"loss_fn": "nonsense"}, "there is no loss 'nonsense'. Known: importance_sampling"),
+    ({"fixed_length": 9}, "only loss_normalisation = 'fixed' reads it"),
+    ({"kl_penalty_coef": 0.1, "use_lora": False}, "kl_penalty_coef = 0.1 without a reference"),
+    ({MASK: "off", CLIP_MAX: 3.0}, f"{CLIP_MAX} is set, but {MASK} = 'off'"),
+    (
+        {MASK: "token_truncate", "importance_sampling_clip_min": 0.1},
+        f"only {MASK} = 'token_mask' or 'sequence_mask' reads it",
+    ),
+    ({CLIP_MAX: 0.5}, f"trainer.args.{CLIP_MAX} = 0.5"),
+    ({"reference_model": "tiny"}, "reference_model is set, but kl_penalty_coef = 0"),
+    (
+        {"kl_penalty_coef": 0.1, "reference_update_rate": 0.5},
+        "reference_update_rate = 0.5 is set without reference_update_steps",
+    ),
+    ({"kl_penalty_coef": 0.1, "kl_discount_factor": 0.5}, "only kl_penalty_type = 'advantage'"),
+    (
+        {"kl_penalty_coef": 0.1, "reference_model": "x", "reference_update_steps": 2},
+        "cannot become with use_lora = true",
+    ),
+    (
+        {"kl_penalty_coef": 0.1, "kl_penalty_type": "advantage", "stream_minibatches": True},
+        "kl_penalty_type = 'advantage' needs the mean over all of them",
+    ),
+    ({"teacher_coef": 0.5}, "teacher_coef is set without teacher_model"),
+    ({"teacher_loss": "forward_kl"}, "teacher_loss is set without teacher_model"),
+    (TEACHER | {"teacher_coef": 0.0}, "teacher_coef = 0.0: Input should be greater than 0"),
+    (TEACHER | {"teacher_loss": "jsd"}, "teacher_loss = 'jsd': Input should be 'reverse_kl' or"),
+    (TEACHER | {"teacher_top_k": 5}, "only teacher_loss = 'forward_kl' reads it"),
+    (TEACHER | {"top_p": 0.9}, "top_p changes what is sampled"),
+    (TEACHER | {"max_refill": 0.5}, "with teacher_reward_coef = 0 rewards give"),
+    (
+        TEACHER | {"teacher_base_url": "http://h/v1", "temperature": 0.9},
+        "temperature = 0.9, but a teacher at teacher_base_url answers at temperature 1",
+    ),
+    ({"credit_discount": 0.9}, "only credit = 'turn' discounts"),
+    ({"overlong_penalty": 0.5}, "overlong_penalty is set without overlong_buffer"),
+    ({"overlong_buffer": 512}, "overlong_buffer = 512 leaves no turn free of cost"),
+    ({"advantage": "max_rl", "credit": "turn"}, "divides by the mean reward"),
+    ({"train_attn": False, "train_mlp": False}, "so nothing is trained; set at least one"),
+    (
+        {"train_attn": False, "lora_target_modules": ["q_proj"]},
+        "lora_target_modules and train_attn both say what is adapted",
+    ),
+    ({"use_lora": False, "train_unembed": True}, "train_unembed is set, but use_lora = false"),
+    ({"betas": [0.9]}, "trainer.args.betas = [0.9]"),
+    ({"learning_rate": "fast"}, "learning_rate: 'fast' is neither a number above 0 nor 'auto'"),
+    ({"learning_rate": 0}, "learning_rate: 0 is neither a number above 0 nor 'auto'"),
+    ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps: here the whole of"),
+    ({"groups_per_batch": 4, "batch_size": 64}, "means batch_size = 32 (4 groups of rollouts"),
+    ({"run_name": "../up"}, "trainer.args.run_name = '../up'"),
+    ({"group_size": 4, "rollouts_per_example": 8}, "are the same setting"),
+]
+
+
+@pytest.mark.parametrize(("args", "words"), ARGS)
+def test_a_wrong_setting_is_named_with_its_fix(args: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as error:
-        parse(**args)
-    assert said in str(error.value)
+        configured(args)
+    assert words in str(error.value)
+
+
+VLLM, RAY = {"engine": "vllm"}, {"backend": "ray"}
+APART: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"load_in_4bit": True}, {"inference": VLLM}, 'set inference.engine = "embedded", or load_in'),
+    ({}, {"cluster": RAY, "trainer": {"gpus": [0, 2]}}, "say how many, trainer.gpus = 2"),
+    ({}, {"cluster": RAY, "inference": VLLM | {"gpus": [1]}}, "inference.gpus_per_replica"),
+    (
+        {"max_steps_off_policy": 1},
+        {"inference": VLLM | {"sleep": True}},
+        "set trainer.args.max_steps_off_policy = 0",
+    ),
+    (
+        {"stream_minibatches": True},
+        {"inference": VLLM | {"sleep": True}},
+        "stream_minibatches = true trains while it generates",
+    ),
+    *(
+        ({}, {"trainer": {"gpus": gpus}}, f"trainer.gpus: {gpus!r} is neither a number of devices")
+        for gpus in (0, -1, True, 1.5, "all", [], [0, 0], [-1], [True], ["0"])
+    ),
+]
+
+
+@pytest.mark.parametrize(("args", "tables", "words"), APART)
+def test_tables_that_contradict_each_other_are_named(
+    args: dict[str, Any], tables: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        configured(args, **tables)
+    assert words in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["GRPO", "Dr. GRPO", "dapo", "REINFORCE", "rloo", "bnpo", "MaxRL"])
 def test_an_algorithm_is_answered_with_the_settings_that_it_is_here(name: str) -> None:
     with pytest.raises(ConfigError, match="is no loss by itself here") as error:
-        parse(loss_type=name)
+        configured({"loss_type": name})
     settings = re.findall(r'(\w+) = ("\w+"|\d+\.\d+)', str(error.value).partition("settings:")[2])
     assert len(settings) >= 2
-    parse(**{key: ast.literal_eval(value) for key, value in settings})
-
-
-def test_a_misspelt_loss_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"there is no loss 'cisop'\. Did you mean 'cispo'"):
-        parse(loss_fn="cisop")
+    configured({key: ast.literal_eval(value) for key, value in settings})
 
 
 def test_all_problems_are_listed_at_once() -> None:
     with pytest.raises(ConfigError) as error:
-        parse(batchsize=8, temperature=-1)
+        configured({"batchsize": 8, "temperature": -1})
     assert len(str(error.value).splitlines()) == 2
 
 
@@ -319,45 +334,6 @@ def test_no_setting_is_dead() -> None:
     assert {name for model in models for name in model.model_fields} <= read
 
 
-def test_a_run_that_a_process_works_on_is_no_other_ones(tmp_path: Path) -> None:
-    code = """
-import sys
-from pathlib import Path
-from vf.trainer.run.run_folder import RunFolder
-folder = RunFolder(Path(sys.argv[1]))
-folder.create()
-print("ready", flush=True)
-sys.stdin.read()
-"""
-    command = [sys.executable, "-c", code, str(tmp_path / "run")]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "ready\n"
-        folder = RunFolder(tmp_path / "run")
-        with pytest.raises(ConfigError, match=rf"process {first.pid} is working on .*run; end it"):
-            folder.open()
-        first.kill()
-    folder.open()
-    folder.open()  # it is this process's now, however often it asks
-
-
-def test_run_folders_are_numbered_and_never_reused(tmp_path: Path) -> None:
-    raw = {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": {"output_dir": str(tmp_path)}}}
-    config, _ = parse_config(raw)
-    first = choose_folder(config, "quick")
-    assert first == tmp_path / "quick-1"
-    RunFolder(first).create()
-    assert choose_folder(config, "quick") == tmp_path / "quick-2"
-    with pytest.raises(FileExistsError):
-        RunFolder(first).create()
-    assert make_folder(config, "quick").path == tmp_path / "quick-2"
-    named = config.args.model_copy(update={"run_name": "quick-1"})
-    config.trainer.args = named
-    with pytest.raises(ConfigError, match="never overwritten"):
-        choose_folder(config, "quick")
-
-
 def test_the_file_of_an_environment_is_found_from_the_tomls_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,27 +348,3 @@ def test_the_file_of_an_environment_is_found_from_the_tomls_folder(
     resumed = write(here, to_toml(config))
     monkeypatch.chdir(tmp_path)
     assert load_config(resumed)[0].env[0].id == f"{here}/my_env.py"
-
-
-def test_runs_that_start_together_each_have_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raw = {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": {"output_dir": str(tmp_path)}}}
-    (config, _), choose = parse_config(raw), run_folder.choose_folder
-
-    def slower(config: Any, stem: str) -> Path:
-        found = choose(config, stem)  # and another run overtakes, and takes it
-        if not (tmp_path / "quick-1").exists():
-            RunFolder(found).create()
-        return found
-
-    monkeypatch.setattr(run_folder, "choose_folder", slower)
-    assert make_folder(config, "quick").path == tmp_path / "quick-2"
-
-
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    trainer = {"args": {"output_dir": str(tmp_path / "runs")}}
-    config, _ = parse_config({"model": "tiny", "env": {"id": "x"}, "trainer": trainer})
-    with pytest.raises(ConfigError, match="cannot make the run's folder"):
-        make_folder(config, "quick")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.configs import configured
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
 from vf.trainer.settings.config import Config
@@ -16,8 +17,7 @@ URL = "http://127.0.0.1:8000/v1"
 
 
 def parse(**inference: Any) -> EmbeddedSettings | VllmSettings:
-    raw = {"model": "tiny", "env": {"id": "calculator"}, "inference": inference}
-    return parse_config(raw)[0].inference
+    return configured(inference=inference).inference
 
 
 def test_the_embedded_engine_is_the_default() -> None:
@@ -54,6 +54,11 @@ def test_settings_that_go_together(fine: dict[str, Any]) -> None:
     assert {name: getattr(settings, name) for name in fine} == fine
 
 
+OF_A_SERVER = {"python": "a", "executable": "a", "host": "0.0.0.0", "port": 8000, "sleep": True}
+OF_A_SERVER |= {"startup_timeout": 5, "restarts_per_hour": 1, "gpus": [0]}
+OF_A_SERVER |= {"env": {"A": "b"}, "args": {"seed": 1}}
+
+
 @pytest.mark.parametrize(
     ("inference", "said"),
     [
@@ -75,18 +80,7 @@ def test_settings_that_go_together(fine: dict[str, Any]) -> None:
         ),
         *[
             ({"base_url": URL, name: value}, [f"inference: {name} is for a server that vf-rl"])
-            for name, value in {
-                "python": "a",
-                "executable": "a",
-                "host": "0.0.0.0",
-                "port": 8000,
-                "startup_timeout": 5,
-                "restarts_per_hour": 1,
-                "gpus": [0],
-                "env": {"A": "b"},
-                "sleep": True,
-                "args": {"seed": 1},
-            }.items()
+            for name, value in OF_A_SERVER.items()
         ],
         (
             {"base_url": URL, "python": "a", "sleep": True},
@@ -118,6 +112,7 @@ def test_settings_of_a_server_ask_for_its_engine() -> None:
         parse(base_url=URL)
 
 
+ONE = 'model = "tiny"\nenv.id = "x"\n'
 FOR_VLLM = """
 model = "tiny"
 [env]
@@ -161,25 +156,19 @@ def test_an_engine_that_was_changed_in_the_file_leaves_the_other_ones_settings_a
 
 
 @pytest.mark.parametrize(
-    ("written", "wrong", "said"),
+    ("text", "words"),
     [
-        ("max_requests", "max_request", "inference.args.max_request: unknown key. Did you mean"),
-        ("gpus", "gpsu", "inference.gpsu: unknown key"),
+        (FOR_VLLM.replace("max_requests", "max_request"), "max_request: unknown key. Did you mean"),
+        (FOR_VLLM.replace("gpus", "gpsu"), "inference.gpsu: unknown key"),
+        (
+            ONE + "inference.args.gpu_memory_utilization = 0.5",
+            "gpu_memory_utilization: unknown",
+        ),
     ],
 )
-def test_misspelt_settings_are_not_left_aside(
-    tmp_path: Path, written: str, wrong: str, said: str
-) -> None:
-    text = FOR_VLLM.replace(written, wrong)
-    with pytest.raises(ConfigError) as error:
+def test_misspelt_settings_are_not_left_aside(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         load(tmp_path, text, "inference.engine=embedded")
-    assert said in str(error.value)
-
-
-def test_an_unknown_argument_in_a_toml_for_the_embedded_engine_is_an_error(tmp_path: Path) -> None:
-    text = 'model = "tiny"\nenv.id = "x"\ninference.args.gpu_memory_utilization = 0.5'
-    with pytest.raises(ConfigError, match="gpu_memory_utilization: unknown key"):
-        load(tmp_path, text)
 
 
 def test_a_number_of_gpus_is_understood_as_those_of_each_server() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vf.trainer.settings.load_config import parse_config
+from tests.trainer.configs import configured
 from vf.trainer.settings.overlap import bounded, steps_ahead, streams
 
 
@@ -26,13 +26,7 @@ from vf.trainer.settings.overlap import bounded, steps_ahead, streams
 def test_where_generation_runs_ahead_weights_are_bounded(
     engine: str, args: dict[str, Any], mode: str | None
 ) -> None:
-    raw = {
-        "model": "tiny",
-        "env": {"id": "x"},
-        "inference": {"engine": engine},
-        "trainer": {"args": args},
-    }
-    found = bounded(parse_config(raw)[0])
+    found = bounded(configured(args, inference={"engine": engine}))
     assert found.args.importance_sampling_mode == mode
     assert found.args.importance_sampling_clip_max == 2.0
 
@@ -41,11 +35,5 @@ def test_where_generation_runs_ahead_weights_are_bounded(
 def test_by_default_timing_decides_nothing_with_deterministic(
     deterministic: bool, expected: tuple[int, bool]
 ) -> None:
-    raw = {
-        "model": "tiny",
-        "env": {"id": "x"},
-        "inference": {"engine": "vllm"},
-        "trainer": {"args": {"deterministic": deterministic}},
-    }
-    config = parse_config(raw)[0]
+    config = configured({"deterministic": deterministic}, inference={"engine": "vllm"})
     assert (steps_ahead(config), streams(config)) == expected

@@ -20,7 +20,6 @@ from tests.trainer.learning.test_policy import samples
 from tests.trainer.learning.test_teacher import teacher as teacher
 from vf.inference.vllm.admin import Admin
 from vf.runtime.errors import ConfigError, TrainingError
-from vf.runtime.toml import checked
 from vf.trainer.learning.batches.batch import Sample, collate
 from vf.trainer.learning.batches.overlong import fit
 from vf.trainer.learning.batches.packing import pack
@@ -238,19 +237,6 @@ def test_a_sample_that_is_cut_keeps_the_first() -> None:
         assert sample.likeliest is not None
         assert len(sample.likeliest) == sum(sample.branch.loss_mask[1:])
     collate(kept)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"teacher_loss": "forward_kl"}, "teacher_loss is set without teacher_model"),
-        ({"teacher_model": "t", "teacher_top_k": 5}, "only teacher_loss = 'forward_kl' reads it"),
-        ({"teacher_model": "t", "teacher_loss": "jsd"}, "teacher_loss.*'reverse_kl' or"),
-    ],
-)
-def test_settings_that_contradict_it_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        checked(TrainerArgs, settings)
 
 
 def prompt_logprobs(model: Any, body: dict[str, Any]) -> web.Response:

@@ -13,7 +13,6 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.learning.model.quantized import check_quantized
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
-from vf.trainer.settings.load_config import parse_config
 
 EIGHT: dict[str, Any] = {"optim": "adamw_8bit", "use_lora": False}
 
@@ -50,17 +49,6 @@ def test_what_cannot_be_shared_among_processes_is_refused(
     monkeypatch.setenv(f"ACCELERATE_USE_{variable}", "true")
     with pytest.raises(ConfigError, match=said):
         check_quantized(TrainerArgs(**args))
-
-
-def test_a_server_that_would_sample_from_other_weights_is_refused() -> None:
-    raw = {
-        "model": "tiny",
-        "env": {"id": "calculator"},
-        "inference": {"engine": "vllm"},
-        "trainer": {"args": {"load_in_4bit": True}},
-    }
-    with pytest.raises(ConfigError, match=r'set inference\.engine = "embedded"'):
-        parse_config(raw)
 
 
 def test_moments_take_8_bits_and_the_step_is_adams() -> None:
