@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import logging
 import os
@@ -11,10 +12,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from vf.runtime.command import run_command
+from vf.runtime.command import check_run_exists, config_file, run_command
 from vf.runtime.errors import ConfigError, EngineError, VfError
 
 
@@ -54,6 +56,51 @@ def test_errors_become_a_line_and_a_code(
     assert err.count("\n") == 1
 
 
+def files_of_runs(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.toml").touch()
+
+
+@pytest.mark.parametrize(
+    ("config", "resume", "words"),
+    [
+        (
+            "all/one",
+            None,
+            "all/one is a folder: name a TOML file; to continue the run in it",
+        ),
+        ("all", None, "all is a folder: name a TOML file$"),
+        (
+            None,
+            "all",
+            "no file config.toml in it, .* the folder of a run; it holds the runs one",
+        ),
+        (None, "no", r"there is no folder .*no, and no run in "),
+        (None, "all/tow", "there is no folder .*tow. Runs beside it: .*/all/one$"),
+        (None, "all/one/config.toml", "is a file; name a run's folder"),
+    ],
+)
+def test_a_folder_in_the_wrong_place_is_named(
+    tmp_path: Path, config: str | None, resume: str | None, words: str
+) -> None:
+    files_of_runs(tmp_path, "all/one")
+    named = {"config": config, "resume": resume}
+    paths = {key: None if name is None else tmp_path / name for key, name in named.items()}
+    with pytest.raises(ConfigError, match=words):
+        config_file(argparse.Namespace(**paths))
+
+
+def test_runs_beside_one_that_is_not_there_are_listed_with_the_nearest_first(
+    tmp_path: Path,
+) -> None:
+    files_of_runs(tmp_path, "run-1", "quickstart-1", "quickstart-2")
+    with pytest.raises(ConfigError) as error:
+        check_run_exists(tmp_path / "quikstart-2")
+    listed = ", ".join(str(tmp_path / name) for name in ("quickstart-2", "quickstart-1", "run-1"))
+    assert str(error.value).endswith(f"quikstart-2. Runs beside it: {listed}")
+
+
 def test_our_own_mistakes_keep_their_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         raising(ZeroDivisionError())
@@ -67,7 +114,7 @@ def test_a_signal_is_named_and_its_number_is_in_the_code() -> None:
     """In a process of its own, which gets a real SIGTERM."""
     code = """
 import os, signal, sys
-from vf.runtime.command import run_command
+from vf.runtime.command import check_run_exists, config_file, run_command
 from vf.runtime.signals import orderly_end
 
 def run():
@@ -123,7 +170,7 @@ def test_no_future_warning_of_a_library_reaches_the_terminal(
 def test_a_reader_that_has_seen_enough_ends_the_command_in_silence(lines: int) -> None:
     program = f"""
 import sys
-from vf.runtime.command import run_command
+from vf.runtime.command import check_run_exists, config_file, run_command
 
 sys.stdin.read()
 sys.exit(run_command("vf-any", lambda: print("a line\\n" * {lines}) or 0))

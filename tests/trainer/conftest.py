@@ -18,6 +18,7 @@ from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 
 TrainerFactory = Callable[..., RLTrainer]
+VfRl = Callable[..., tuple[int, str, str]]
 
 SMALL_RUN = """
 model = "tiny"
@@ -100,6 +101,22 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
             return stack.enter_context(RLTrainer(preflight(config), folder))
 
         yield make
+
+
+@pytest.fixture
+def vf_rl(capsys: pytest.CaptureFixture[str]) -> VfRl:
+    """`vf-rl` in this process; returns its exit code, standard output and standard error."""
+    from vf.trainer.commands.main import main
+
+    def run(*argv: object) -> tuple[int, str, str]:
+        try:
+            code = main([*map(str, argv)])
+        except SystemExit as ended:  # argparse's way out
+            code = int(ended.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import vf
+from tests.trainer.configs import configured
 from tests.trainer.learning.families import BY_NAME
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Sampling
@@ -17,7 +18,6 @@ from vf.trainer.preflight import check_adapter, empty_model, preflight
 from vf.trainer.run import first_prompts
 from vf.trainer.run.first_prompts import AT_ONCE, MOST, FirstPrompts
 from vf.trainer.run.plan import Plan
-from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching.plan_text import describe
 
 TASKS = 5
@@ -59,21 +59,21 @@ class Sessions(vf.Environment):
 vf.register("test-sessions", Sessions)
 
 
-def config(**env_args: object) -> dict[str, object]:
-    env = {"id": "test-sessions", "args": env_args}
-    args = {"max_prompt_len": 192, "max_seq_len": 384}
-    return {"model": "tiny", "env": env, "trainer": {"args": args}}
+def checked(name: str = "test-sessions", args: dict[str, Any] | None = None, **tables: Any) -> Plan:
+    """Preflight a run whose prompts are short; ``args`` are those of the environment."""
+    limits = {"max_prompt_len": 192, "max_seq_len": 384} | tables.pop("limits", {})
+    return preflight(configured(limits, **{"env": {"id": name, "args": args or {}}} | tables))
 
 
 def test_what_an_episode_holds_is_closed_after_its_prompt_was_measured() -> None:
-    preflight(parse_config(config())[0])
+    checked()
     assert Session.opened == 0
 
 
 def test_an_episode_that_cannot_be_closed_is_reported_and_holds_nothing() -> None:
     said = "environment 'test-sessions': close raised OSError: the server hung up"
     with pytest.raises(vf.ConfigError, match=said):
-        preflight(parse_config(config(ends_badly=True))[0])
+        checked(args={"ends_badly": True})
     assert Session.opened == 0
 
 
@@ -115,10 +115,8 @@ vf.register("test-slow-reset", Slow)
 
 def first_prompts_of(**env_args: object) -> FirstPrompts:
     Slow.resets = Slow.inside = Slow.most_inside = Slow.closed = 0
-    args = {"max_prompt_len": 512, "max_seq_len": 768}
-    env = {"id": "test-slow-reset", "args": env_args}
-    raw = config() | {"env": env, "trainer": {"args": args}}
-    found = preflight(parse_config(raw)[0]).environments[0].prompts
+    limits = {"max_prompt_len": 512, "max_seq_len": 768}
+    found = checked("test-slow-reset", env_args, limits=limits).environments[0].prompts
     assert found is not None
     assert Slow.closed == Slow.resets
     return found
@@ -154,9 +152,8 @@ def test_an_expensive_reset_is_not_called() -> None:
 
 def overlong(**args: object) -> Plan:
     """Preflight 600 tasks of which the last one's prompt is over the limit."""
-    env = {"id": "test-slow-reset", "args": {"task_count": 600}}
-    limits = {"max_prompt_len": 120, "max_seq_len": 384}
-    return preflight(parse_config(config() | {"env": env, "trainer": {"args": limits | args}})[0])
+    limits = {"max_prompt_len": 120, "max_seq_len": 384} | args
+    return checked("test-slow-reset", {"task_count": 600}, limits=limits)
 
 
 def test_an_overlong_prompt_is_left_out_and_counted() -> None:
@@ -194,9 +191,8 @@ vf.register("test-simulated", Simulated)
 
 
 def test_a_reset_that_asks_a_server_that_is_down_is_reported_with_its_url() -> None:
-    raw = config() | {"env": {"id": "test-simulated"}}
     with pytest.raises(vf.ConfigError) as error:
-        preflight(parse_config(raw)[0])
+        checked("test-simulated")
     said = str(error.value)
     for part in ("'test-simulated'", "'train-0'", "http://127.0.0.1:9/v1/", "expensive_reset"):
         assert part in said
@@ -215,23 +211,19 @@ def test_a_close_that_hangs_is_reported_with_its_limit(monkeypatch: pytest.Monke
 def test_auto_takes_the_precision_of_the_launchers_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    parsed, _ = parse_config(config())
-    assert preflight(parsed).config.args.bf16 is False
+    assert checked().config.args.bf16 is False
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    plan = preflight(parsed)
+    plan = checked()
     assert plan.config.args.bf16 is True
     assert "LoRA rank 16 in bfloat16" in dict(describe(plan))["training"]
 
 
 def test_the_plan_says_what_is_adapted() -> None:
-    plan = preflight(parse_config(config())[0])
-    assert dict(describe(plan))["adapted"] == (
+    assert dict(describe(checked()))["adapted"] == (
         "attention (q_proj, k_proj, v_proj, o_proj), MLP (gate_proj, up_proj, down_proj); "
         "0.18 M trained"
     )
-    args = {"max_prompt_len": 192, "max_seq_len": 384, "use_lora": False}
-    whole = preflight(parse_config({**config(), "trainer": {"args": args}})[0])
-    assert "adapted" not in dict(describe(whole))
+    assert "adapted" not in dict(describe(checked(limits={"use_lora": False})))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +235,7 @@ def test_the_plan_says_what_is_adapted() -> None:
     ],
 )
 def test_the_plan_says_where_rollouts_run(workers: int, said: str) -> None:
-    plan = preflight(parse_config({**config(), "rollouts": {"workers": workers}})[0])
+    plan = checked(rollouts={"workers": workers})
     assert dict(describe(plan))["rollouts"] == said
 
 
@@ -259,43 +251,49 @@ def test_an_adapter_that_a_server_would_leave_out_is_refused(
 ) -> None:
     made = BY_NAME[family].config()
     made.save_pretrained(tmp_path)
-    raw = {**config(), "model": str(tmp_path), "inference": {"engine": "vllm"}}
-    parsed = parse_config(raw)[0]
+    served = configured(model=str(tmp_path), inference={"engine": "vllm"})
     with pytest.raises(vf.ConfigError, match=message):
-        check_adapter(parsed, empty_model(made))
-    embedded = parse_config({**raw, "inference": {}})[0]
-    assert check_adapter(embedded, empty_model(made))
+        check_adapter(served, empty_model(made))
+    assert check_adapter(configured(model=str(tmp_path)), empty_model(made))
 
 
-@pytest.mark.parametrize(
-    ("table", "name"),
-    [
-        ({"trainer": {"args": {"temperature": 2.5}}}, "trainer.args.temperature"),
-        ({"trainer": {"args": {"eval_temperature": 2.5}}}, "trainer.args.eval_temperature"),
-        ({"env": {"id": "reverse-text", "temperature": 2.5}}, "env.0.temperature"),
-    ],
-)
-def test_a_temperature_that_vllm_refuses_is_refused_before_anything_is_loaded(
-    table: dict[str, Any], name: str
+VLLM = {"engine": "vllm", "base_url": "http://127.0.0.1:9/v1"}
+HOT = {"id": "reverse-text", "temperature": 2.5}
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"env": {"id": "calculater"}}, "Did you mean 'calculator'"),
+    ({}, {"env": {"id": "calculator", "args": {"max_operations": "many"}}}, "made with env.args"),
+    (
+        {"max_seq_len": 4096, "micro_batch_tokens": 8192},
+        {},
+        "more than the model's context",
+    ),
+    (
+        {"temperature": 2.5},
+        {"inference": VLLM},
+        "trainer.args.temperature = 2.5, but vLLM",
+    ),
+    (
+        {"eval_temperature": 2.5},
+        {"inference": VLLM},
+        "trainer.args.eval_temperature = 2.5",
+    ),
+    ({}, {"inference": VLLM, "env": HOT}, "env.0.temperature = 2.5, but vLLM samples at 2 at most"),
+    (
+        {"router_aux_loss_coef": 0.01},
+        {},
+        "router_aux_loss_coef: LlamaForCausalLM has no routers",
+    ),
+    ({"router_replay": "replay"}, {}, "router_replay = 'replay', but LlamaForCausalLM has no rou"),
+]
+
+
+@pytest.mark.parametrize(("args", "tables", "words"), REFUSED)
+def test_what_cannot_work_is_refused_before_anything_is_loaded(
+    args: dict[str, Any], tables: dict[str, Any], words: str
 ) -> None:
-    server = {"engine": "vllm", "base_url": "http://127.0.0.1:9/v1"}
-    parsed = parse_config({**config(), **table, "inference": server})[0]
-    with pytest.raises(vf.ConfigError, match=rf"^{name} = 2\.5, but vLLM samples at 2 at most"):
-        preflight(parsed)
-
-
-def test_an_auxiliary_loss_without_routers_is_refused_before_anything_is_loaded() -> None:
-    args = {"max_prompt_len": 192, "max_seq_len": 384, "router_aux_loss_coef": 0.01}
-    routed = parse_config({**config(), "trainer": {"args": args}})[0]
-    with pytest.raises(vf.ConfigError, match=r"trainer\.args\.router_aux_loss_coef: .* no routers"):
-        preflight(routed)
-
-
-def test_router_replay_without_routers_is_refused_before_anything_is_loaded() -> None:
-    args = {"max_prompt_len": 192, "max_seq_len": 384, "router_replay": "replay"}
-    routed = parse_config({**config(), "trainer": {"args": args}})[0]
-    with pytest.raises(vf.ConfigError, match=r"router_replay = 'replay', but .* no routers"):
-        preflight(routed)
+    with pytest.raises(vf.ConfigError) as error:
+        checked(limits=args, **tables)
+    assert words in str(error.value)
 
 
 class Elsewhere(vf.Environment):
@@ -315,16 +313,9 @@ vf.register("test-elsewhere", Elsewhere)
 def test_what_workers_on_other_machines_need_is_not_looked_for_here(
     backend: str, workers: int
 ) -> None:
-    raw = {
-        "model": "tiny",
-        "env": {"id": "test-elsewhere"},
-        "rollouts": {"workers": workers},
-        "cluster": {"backend": backend},
-        "trainer": {"args": {"max_steps": 1, "max_prompt_len": 128, "max_seq_len": 256}},
-    }
-    config, _ = parse_config(raw)
+    where = {"rollouts": {"workers": workers}, "cluster": {"backend": backend}}
     if (backend, workers) == ("ray", 2):
-        assert preflight(config).workers == 2
+        assert checked("test-elsewhere", **where).workers == 2
         return
     with pytest.raises(vf.ConfigError, match="no container engine answers here"):
-        preflight(config)
+        checked("test-elsewhere", **where)

@@ -10,21 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.conftest import VfRl
 from tests.trainer.qwen3 import SIZES, qwen3_folder
-from vf.trainer.commands.main import main
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODELS = {path: tomllib.loads(path.read_text())["model"] for path in sorted(CONFIGS.glob("*.toml"))}
 FOR_GPUS = [path for path, model in MODELS.items() if model.startswith("Qwen/")]
-
-
-def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    try:
-        code = main(["doctor", *argv])
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.fixture(scope="module")
@@ -41,30 +32,30 @@ def at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FOR_GPUS, ids=lambda path: path.stem)
 def test_a_shipped_toml_fits_the_gpus_that_its_first_lines_name(
-    path: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    path: Path, models: dict[str, Path], vf_rl: VfRl
 ) -> None:
     head = path.read_text().split("\nmodel")[0].replace("\n#", "")
     size = re.search(r"GPUs? of (\d+) GB", head)
     assert size is not None, f"{path.name} does not say which GPU it is for"
     assert "Not run on such a" in head
     command = [str(path.relative_to(CONFIGS.parent)), "--set", f"model={models[MODELS[path]]}"]
-    code, out, err = said(capsys, *command, "--gpu-memory", size[1])
+    code, out, err = vf_rl("doctor", *command, "--gpu-memory", size[1])
     assert (code, err) == (0, ""), out
     assert "GiB" in out
     # A sixth of the GPU does not do.
-    assert said(capsys, *command, "--gpu-memory", str(int(size[1]) / 6))[0] == 1
+    assert vf_rl("doctor", *command, "--gpu-memory", str(int(size[1]) / 6))[0] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [each for each in FOR_GPUS if each.stem.startswith("gpu-")])
 def test_the_page_about_gpus_has_the_figures(
-    path: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    path: Path, models: dict[str, Path], vf_rl: VfRl
 ) -> None:
     lines = (CONFIGS.parent / "docs" / "gpus.md").read_text().splitlines()
     [row] = [line for line in lines if f"| `{path.stem}` |" in line]
     [gigabytes] = re.findall(r"(\d+) GB \|", row)
     settings = ["--set", f"model={models[MODELS[path]]}", "--gpu-memory", gigabytes]
-    _, out, _ = said(capsys, str(path), *settings)
+    _, out, _ = vf_rl("doctor", str(path), *settings)
     words = re.sub(r"\s+", " ", out)
     figures = re.findall(r"about ([\d.]+) GiB", words) + re.findall(r"holds (\d+) contexts", words)
     assert figures
@@ -92,8 +83,8 @@ def test_a_machine_is_described_in_80_columns() -> None:
     assert all(len(line) <= 80 for line in lines if not line.startswith(" " * 22))
 
 
-def test_a_toml_for_this_machine_can_run(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = said(capsys, "configs/quickstart.toml")
+def test_a_toml_for_this_machine_can_run(vf_rl: VfRl) -> None:
+    code, out, _ = vf_rl("doctor", "configs/quickstart.toml")
     assert code == 0, out
     assert "configs/quickstart.toml can run" in out
     assert "key-value" in out
@@ -109,37 +100,19 @@ def test_a_toml_for_this_machine_can_run(capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_what_a_toml_needs_and_is_missing_is_an_error(
-    settings: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    settings: list[str], words: str, vf_rl: VfRl
 ) -> None:
     overrides = [part for each in settings for part in ("--set", each)]
-    code, out, _ = said(capsys, "configs/quickstart.toml", *overrides)
+    code, out, _ = vf_rl("doctor", "configs/quickstart.toml", *overrides)
     assert code == 1
     assert words in re.sub(r"\s+", " ", out)
 
 
-def test_gpus_that_are_missing_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpus_that_are_missing_are_an_error(vf_rl: VfRl) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    code, out, _ = said(capsys, "configs/quickstart.toml", "--set", "trainer.gpus=[0]")
+    code, out, _ = vf_rl("doctor", "configs/quickstart.toml", "--set", "trainer.gpus=[0]")
     assert code == 1
     assert "torch finds no CUDA device" in re.sub(r"\s+", " ", out)
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["configs/quickstrat.toml"], "there is no file configs/quickstrat.toml. Did you mean"),
-        (["configs/quickstart.toml", "--set", "learning_rte=1"], "learning_rate"),
-        (["configs/quickstart.toml", "--gpu-memory", "much"], "--gpu-memory"),
-        (["--gpu-memory", "24"], "--gpu-memory needs a CONFIG.toml"),
-        (["--gpu-memry", "24"], "Did you mean '--gpu-memory'"),
-    ],
-)
-def test_a_wrong_call_is_bad_usage(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = said(capsys, *argv)
-    assert (code, out) == (2, "")
-    assert words in err

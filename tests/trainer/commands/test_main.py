@@ -12,21 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.bare import run_bare
-from vf.trainer.commands.main import COMMANDS, main
+from tests.trainer.conftest import VfRl
+from vf.trainer.commands.main import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 OURS = "vf-rl"
 HEAVY = ("torch", "transformers", "pydantic", "rich", "aiohttp", "openai", "docker")
-
-
-def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """Run the command; return its exit code, standard output and standard error."""
-    try:
-        code = main(argv)
-    except SystemExit as ended:  # argparse's way out
-        code = int(ended.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in COMMANDS)])
@@ -45,10 +36,10 @@ def test_help_loads_nothing_that_it_does_not_need(argv: list[str]) -> None:
 
 
 def test_the_help_fits_one_screen_and_has_a_line_for_each_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    vf_rl: VfRl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = said(capsys, "--help")
+    code, out, _ = vf_rl("--help")
     lines = out.splitlines()
     assert code == 0
     assert len(lines) <= 24
@@ -65,10 +56,8 @@ def test_the_help_fits_one_screen_and_has_a_line_for_each_command(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_subcommand_is_called_as_it_is_typed_and_shows_an_example(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = said(capsys, name, "--help")
+def test_a_subcommand_is_called_as_it_is_typed_and_shows_an_example(name: str, vf_rl: VfRl) -> None:
+    code, out, _ = vf_rl(name, "--help")
     assert code == 0
     assert out.startswith(f"usage: vf-rl {name} ")
     assert f"examples:\n  vf-rl {name} " in out
@@ -101,14 +90,56 @@ def test_a_subcommand_is_called_as_it_is_typed_and_shows_an_example(
         ("a.toml --allow-changes", "--allow-changes needs --resume"),
         ("a.toml --tmux --dry-run", "cannot be combined with --tmux"),
         ("--resume x --profile", "--profile starts its own run"),
+        ("sft", "name either a config or"),
+        ("cluster slurm", "CONFIG.toml"),
+        ("cluster pbs a.toml", "invalid choice: 'pbs'"),
+        ("cluster slurm a.toml --gpus-per-node all", "'all' is not a whole number"),
+        ("cluster slurm a.toml --image x", "unrecognized arguments: --image"),
+        ("doctor a.toml --gpu-memory much", "'much' is not a size in GB"),
+        ("doctor --gpu-memory 24", "--gpu-memory needs a CONFIG.toml"),
+        ("serve tiny --port 99999", "--port 99999: must be"),
+        ("serve tiny --max-seq-len 0", "--max-seq-len 0: must be"),
+        ("view x --port 70000", "--port 70000"),
+        ("view x --plain --open", "--plain cannot be combined"),
+        ("view x --port 80 -o page.html", "--output writes a file"),
+        ("view x --min-reward 1", "need --export"),
+        ("view x --export a.jsonl --open", "--export cannot be combined"),
+        ("view x --export a.jsonl --stop-reason tired", "invalid choice"),
+        ("export", "the following arguments are required: RUN"),
     ],
 )
 def test_a_typing_error_is_bad_usage_and_gets_a_suggestion(
-    argv: str, words: str, capsys: pytest.CaptureFixture[str]
+    argv: str, words: str, vf_rl: VfRl
 ) -> None:
-    code, out, err = said(capsys, *argv.split())
+    code, out, err = vf_rl(*argv.split())
     assert (code, out) == (2, "")
     assert words in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("{toml} --set max_stepz=3", "Did you mean 'max_steps'"),
+        ("{toml} --set env.id=calculater", "Did you mean 'calculator'"),
+        ("--resume nowhere", "there is no folder nowhere"),
+        ("doctor {toml} --set max_stepz=3", "Did you mean 'max_steps'"),
+        ("cluster slurm {toml} --set max_stepz=3", "Did you mean 'max_steps'"),
+        ("mismatch {toml} --set max_stepz=3", "Did you mean 'max_steps'"),
+        ("sft {toml} --set lerning_rate=1", "Did you mean 'learning_rate'"),
+        ("sft --resume nowhere", "there is no folder nowhere"),
+        ("export nowhere", "there is no folder nowhere"),
+        ("serve tiny --port 0 --set max_request=3", "max_request: unknown key"),
+        ("view nowhere.jsonl --plain", "there is no nowhere.jsonl"),
+    ],
+)
+def test_what_a_loader_refuses_is_printed_before_anything_is_made(
+    argv: str, words: str, config: Path, vf_rl: VfRl
+) -> None:
+    code, _, err = vf_rl(*argv.format(toml=config).split())
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in err
+    assert not (config.parent / "runs").exists()
 
 
 @pytest.mark.slow

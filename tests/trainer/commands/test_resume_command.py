@@ -89,7 +89,6 @@ def test_a_finished_run_says_so_and_is_left_as_it_is(run: RunFolder, capsys: Cap
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("max_steps=0", "trainer.args.max_steps = 0"),
         ("max_step=4", "Did you mean 'max_steps'"),
         ("lora_rank=4", "another model or adapter"),
     ],
@@ -121,22 +120,6 @@ def test_a_run_is_finished_once_its_last_evaluation_is(
     (checkpoint / "progress.json").write_text(json.dumps({"step": step}))
     folder.append_metrics({"step": step} | line)
     assert finished(folder, LoopArgs(max_steps=4)) == done
-
-
-@pytest.mark.parametrize("command", [["--resume"], ["sft", "--resume"], ["export"]])
-def test_runs_are_named_where_there_is_no_such_run(
-    tmp_path: Path, capsys: Capsys, command: list[str]
-) -> None:
-    assert main([*command, str(tmp_path / "nope")]) == 2
-    said = capsys.readouterr().err
-    assert f"there is no folder {tmp_path / 'nope'}, and no run in {tmp_path}" in said
-    for name in ("run-1", "quickstart-1", "quickstart-2"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.toml").touch()
-    assert main([*command, str(tmp_path / "quikstart-2")]) == 2
-    named = ", ".join(str(tmp_path / name) for name in ("quickstart-2", "quickstart-1", "run-1"))
-    said = capsys.readouterr().err
-    assert f"there is no folder {tmp_path / 'quikstart-2'}. Runs beside it: {named}" in said
 
 
 def test_tmux_and_a_cluster_go_back_to_the_checkpoint_that_is_named(

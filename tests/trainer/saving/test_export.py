@@ -323,7 +323,6 @@ def test_runs_that_have_nothing_to_export_are_named(
         assert main(["export", *map(str, words)]) == 2
         return capsys.readouterr().err
 
-    assert f"there is no folder {tmp_path / 'nowhere'}" in refused(tmp_path / "nowhere")
     assert "is a file; name a run's folder" in refused(copy / "config.toml")
     assert f"it holds the runs {copy.name}: name one" in refused(copy.parent)
     assert "is a model or an adapter already" in refused(resolve_model("tiny"))
@@ -337,9 +336,6 @@ def test_runs_that_have_nothing_to_export_are_named(
     for folder in (copy / "checkpoints").iterdir():
         shutil.rmtree(folder)
     assert "has no checkpoint yet" in refused(copy)
-    with pytest.raises(SystemExit) as ended:
-        main(["export"])
-    assert ended.value.code == 2
 
 
 def test_a_full_fine_tune_has_no_adapter_and_must_be_whole(
@@ -359,10 +355,3 @@ def test_a_full_fine_tune_has_no_adapter_and_must_be_whole(
     (model / "model.safetensors").write_bytes(b"torn")
     assert main(["export", str(copy)]) == 2
     assert "cannot load the model" in capsys.readouterr().err
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["export", "--help"])
-    assert ended.value.code == 0
-    assert "vf-rl export runs/quickstart-1" in capsys.readouterr().out

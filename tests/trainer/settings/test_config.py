@@ -285,6 +285,8 @@ def test_overrides(tmp_path: Path) -> None:
 def test_a_file_that_is_missing_or_not_toml(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no file .*missing\.toml"):
         load_config(tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match=r"there is no file .*rum\.toml\. Did you mean"):
+        load_config(write(tmp_path, "").with_name("rum.toml"))
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_config(write(tmp_path, "model = "))
 

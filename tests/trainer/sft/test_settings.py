@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vf.runtime.errors import ConfigError
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.settings.write_config import to_toml
 from vf.trainer.sft.settings import SftArgs, SftData, load_sft_config, parse_sft_config
@@ -56,3 +58,30 @@ def test_a_bare_name_in_set_finds_its_table(tmp_path: Path) -> None:
 def test_defaults_are_enough() -> None:
     config = parse_sft_config({"model": "tiny", "data": {"traces": ["x"]}})
     assert config.args.rows == config.args.batch_size
+
+
+DATA = {"traces": ["x"]}
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (
+        {},
+        {"lerning_rate": 1},
+        "lerning_rate: unknown key. Did you mean 'learning_rate'",
+    ),
+    ({"min_rewards": 1}, {}, "data.min_rewards: unknown key. Did you mean 'min_reward'"),
+    ({"min_reward": 2}, {}, "data.min_reward = 2"),
+    ({"traces": []}, {}, "data.traces = []"),
+    (
+        {},
+        {"batch_size": 8, "micro_batch_size": 3},
+        "micro_batch_size = 3 does not divide batch",
+    ),
+    ({}, {"max_steps": 4, "num_epochs": 2}, "max_steps and num_epochs both say how long to train"),
+    ({}, {"use_lora": False, "lora_rank": 4}, "lora_rank is set, but use_lora = false"),
+]
+
+
+@pytest.mark.parametrize(("data", "args", "words"), REFUSED)
+def test_a_wrong_setting_is_named(data: dict[str, Any], args: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_sft_config({"model": "tiny", "data": DATA | data, "trainer": {"args": args}})
+    assert words in str(error.value)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vf.trainer.commands import main as vf_rl
+from tests.trainer.conftest import VfRl
 from vf.trainer.commands.sft import main
 
 TOML = """
@@ -48,7 +48,7 @@ def toml(tmp_path: Path, traces: Path, blank: Path) -> Path:
 def test_a_run_from_its_toml_to_a_model(
     toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert vf_rl.main(["sft", str(toml), "--set", "held_out=0.2"]) == 0
+    assert main([str(toml), "--set", "held_out=0.2"]) == 0
     run = tmp_path / "runs" / "warm-1"
     said = capsys.readouterr().out
     for part in (
@@ -94,63 +94,46 @@ def test_the_first_step_is_saved_by_the_clock(toml: Path, tmp_path: Path) -> Non
     assert saved[0].parent.name == "checkpoint-1"
 
 
-def test_a_dry_run_writes_nothing(
-    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_writes_nothing(toml: Path, tmp_path: Path, vf_rl: VfRl) -> None:
     before = sorted(tmp_path.rglob("*"))
-    assert main([str(toml), "--dry-run"]) == 0
-    assert "ready: nothing was written or trained" in capsys.readouterr().out
+    code, out, _ = vf_rl("sft", toml, "--dry-run")
+    assert code == 0
+    assert "ready: nothing was written or trained" in out
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        ([], "name either a config or"),
-        (["{toml}", "--resume", "x"], "name either"),
-        (["nowhere.toml"], "there is no file nowhere.toml"),
-        (["{toml}", "--set", "lerning_rate=1"], "Did you mean 'learning_rate'"),
-        (["{toml}", "--set", "data.min_rewards=1"], "Did you mean 'min_reward'?"),
-        (["{toml}", "--set", "min_reward=2"], "data.min_reward = 2"),
-        (["{toml}", "--set", "data.traces=[]"], "data.traces = []"),
-        (["{toml}", "--set", "micro_batch_size=3"], "does not divide batch_size = 8"),
-        (["{toml}", "--set", "num_epochs=2"], "both say how long to train"),
-        (["{toml}", "--set", "lora_rank=4"], "lora_rank is set, but use_lora = false"),
-        (["{toml}", "--set", "max_seq_len=4096"], "more than the model's context of 1024"),
-        (["{toml}", "--set", "model=/nowhere"], "there is no such folder"),
-        (["{toml}", "--set", "data.traces=['nowhere']"], "there is no nowhere"),
-        (["--resume", "{tmp}"], "there is no file config.toml in it, so it is not the folder of"),
-        (["{tmp}"], "is a folder: name a TOML file"),
-        (["{tmp}/data.jsonl"], "data.jsonl is not a TOML file. vf-rl sft reads one that names"),
-    ],
-)
-def test_bad_usage(
-    toml: Path, tmp_path: Path, argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_a_context_that_the_model_does_not_have_is_refused(
+    toml: Path, tmp_path: Path, vf_rl: VfRl
 ) -> None:
-    (tmp_path / "data.jsonl").write_text("{}\n")
-    try:
-        code = main([each.format(toml=toml, tmp=tmp_path) for each in argv])
-    except SystemExit as error:
-        code = int(error.code or 0)
+    code, _, err = vf_rl("sft", toml, "--set", "max_seq_len=4096")
     assert code == 2
-    assert said in capsys.readouterr().err
+    assert "more than the model's context of 1024" in err
     assert not (tmp_path / "runs").exists()
 
 
+def test_traces_in_place_of_a_toml_are_refused(tmp_path: Path, vf_rl: VfRl) -> None:
+    (tmp_path / "data.jsonl").write_text("{}\n")
+    code, _, err = vf_rl("sft", tmp_path / "data.jsonl")
+    assert code == 2
+    assert "data.jsonl is not a TOML file. vf-rl sft reads one that names" in err
+
+
 def test_what_a_run_learns_from_is_settled_when_it_begins(
-    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toml: Path, tmp_path: Path, vf_rl: VfRl
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.toml").write_text(toml.read_text())
-    assert main(["--resume", str(run), "--set", "min_reward=0.5"]) == 2
-    assert "[data] cannot be changed" in capsys.readouterr().err
-    assert main(["--resume", str(run)]) == 2
-    assert "is not the folder of a `vf-rl sft` run, or has no data" in capsys.readouterr().err
+    code, _, err = vf_rl("sft", "--resume", run, "--set", "min_reward=0.5")
+    assert code == 2
+    assert "[data] cannot be changed" in err
+    code, _, err = vf_rl("sft", "--resume", run)
+    assert code == 2
+    assert "is not the folder of a `vf-rl sft` run, or has no data" in err
 
 
 def test_without_trl_the_extra_is_named(
-    toml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toml: Path, monkeypatch: pytest.MonkeyPatch, vf_rl: VfRl
 ) -> None:
     find = importlib.util.find_spec
 
@@ -158,5 +141,6 @@ def test_without_trl_the_extra_is_named(
         return None if name == "trl" else find(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", without)
-    assert main([str(toml)]) == 2
-    assert "pip install 'vf-rl[train,trl]'" in capsys.readouterr().err
+    code, _, err = vf_rl("sft", toml)
+    assert code == 2
+    assert "pip install 'vf-rl[train,trl]'" in err
