@@ -76,20 +76,6 @@ def test_bad_usage_is_reported(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [[], ["tiny", "two"], ["tiny", "--what"]])
-def test_wrong_arguments_exit_with_2(argv: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        check(argv)
-    assert ended.value.code == 2
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["check-template", "--help"])
-    assert ended.value.code == 0
-    assert "vf-rl check-template tiny" in capsys.readouterr().out
-
-
 def planned(tmp_path: Path, env: str, template: str | None, *settings: str) -> str:
     path = tmp_path / "run.toml"
     path.write_text(TOML.format(env=env), encoding="utf-8")

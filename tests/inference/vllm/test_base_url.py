@@ -27,21 +27,15 @@ def kill(pid: int) -> None:
     wait_until(lambda: not alive(pid))
 
 
-@pytest.mark.parametrize("ending", ["", "/"])
+@pytest.mark.parametrize("ending", ["/v1", "/v1/", ""])
 def test_it_is_used_and_left_running(stand: Stand, serve: Serve, ending: str) -> None:
-    standing = stand(base_url=serve(*LORA) + ending).start()
+    standing = stand(base_url=serve(*LORA).removesuffix("/v1") + ending).start()
     standing.publish(5, version=1)
     assert standing.sample().token_ids == [5, 5]
     standing.engine.stop()
     assert len(standing.journal.starts) == 1
     again = stand(base_url=standing.engine.base_url).start()
     assert again.journal.calls("/v1/models")
-
-
-def test_a_base_url_without_v1_is_understood(stand: Stand, serve: Serve) -> None:
-    standing = stand(base_url=serve(*LORA).removesuffix("/v1")).start()
-    standing.publish(5, version=1)
-    assert standing.sample().token_ids == [5, 5]
 
 
 def test_a_server_that_is_away_for_a_while_is_waited_for(stand: Stand, serve: Serve) -> None:
@@ -98,23 +92,34 @@ def test_nothing_listens(stand: Stand) -> None:
     assert url in str(error.value)
 
 
-@pytest.mark.parametrize("models", [{"hello": "world"}, [], "hello", {"data": [{}]}, {"data": 3}])
-def test_a_server_that_is_not_openai_compatible(stand: Stand, serve: Serve, models: Any) -> None:
-    with pytest.raises(ConfigError, match=r"the server at 'http.* is not OpenAI-compatible"):
-        stand(base_url=serve(models=models)).start()
+@pytest.mark.parametrize(
+    ("server", "run", "words"),
+    [
+        *(
+            ({"models": models}, {}, "the server at 'http.* is not OpenAI-compatible")
+            for models in ({"hello": "world"}, [], "hello", {"data": [{}]}, {"data": 3})
+        ),
+        (
+            {"name": "other/model"},
+            {},
+            f"serves other/model, but not 'org/model'.* --served-model-name {MODEL}",
+        ),
+        ({"shift_tokens": 1}, {}, "tokenizer differs"),
+        ({}, {"encoded": ("ab", [97, 98, 99])}, r"token 2 .* is \[\] there and \[99\] here"),
+        ({}, {"encoded": ("ab", [97])}, r"token 1 .* is \[98\] there and \[\] here"),
+    ],
+)
+def test_a_server_that_is_another_is_refused(
+    stand: Stand, serve: Serve, server: Any, run: Any, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        stand(base_url=serve(**server), **run).start()
 
 
 def test_a_path_that_does_not_exist(stand: Stand, serve: Serve) -> None:
     url = serve().removesuffix("/v1") + "/elsewhere/v1"
     with pytest.raises(ConfigError, match=r"/elsewhere/v1/models answered 404"):
         stand(base_url=url).start()
-
-
-def test_another_model(stand: Stand, serve: Serve) -> None:
-    with pytest.raises(ConfigError) as error:
-        stand(base_url=serve(name="other/model")).start()
-    assert "serves other/model, but not 'org/model'" in str(error.value)
-    assert f"--served-model-name {MODEL}" in str(error.value)
 
 
 def test_a_context_that_is_too_small(stand: Stand, serve: Serve) -> None:
@@ -138,15 +143,6 @@ def test_a_missing_or_wrong_key_names_the_setting(
     standing = stand(base_url=url, api_key_env="MY_KEY").start()
     standing.publish(5, version=1)
     assert standing.sample().token_ids == [5, 5]
-
-
-def test_a_tokenizer_that_differs(stand: Stand, serve: Serve) -> None:
-    with pytest.raises(ConfigError, match="tokenizer differs"):
-        stand(base_url=serve(shift_tokens=1)).start()
-    with pytest.raises(ConfigError, match=r"token 2 .* is \[\] there and \[99\] here"):
-        stand(base_url=serve(), encoded=("ab", [97, 98, 99])).start()
-    with pytest.raises(ConfigError, match=r"token 1 .* is \[98\] there and \[\] here"):
-        stand(base_url=serve(), encoded=("ab", [97])).start()
 
 
 @pytest.mark.parametrize(
