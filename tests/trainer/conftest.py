@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,20 +21,32 @@ from vf.trainer.settings.load_config import parse_config
 TrainerFactory = Callable[..., RLTrainer]
 VfRl = Callable[..., tuple[int, str, str]]
 
-SMALL_RUN = """
-model = "tiny"
-[env]
-id = "calculator"
-[trainer.args]
-max_steps = 2
-batch_size = 8
-rollouts_per_example = 4
-max_tokens = 32
-max_prompt_len = 256
-max_seq_len = 384
-eval_examples = 4
-output_dir = {output!r}
-"""
+SMALL: dict[str, Any] = {
+    "max_steps": 2,
+    "batch_size": 8,
+    "rollouts_per_example": 4,
+    "max_tokens": 32,
+    "max_prompt_len": 256,
+    "max_seq_len": 384,
+    "eval_examples": 4,
+}
+# One rollout at a time, which meets no other: such runs are equal to the last bit.
+STEADY: dict[str, Any] = {"run_name": "run", "max_steps": 3, "batch_size": 16, "max_concurrent": 1}
+STEADY |= {"learning_rate": 1e-3, "eval_strategy": "no", "save_steps": 1}
+
+
+def small_run(path: Path, tables: str = "", **args: Any) -> Path:
+    """Write the TOML of a run that takes seconds, with its folder ``runs`` beside it.
+
+    Args:
+        path: The file.
+        tables: More tables.
+        args: ``[trainer.args]``, over those of :data:`SMALL`.
+    """
+    settings = {**SMALL, "output_dir": str(path.parent / "runs"), **args}
+    lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+    path.write_text(f'model = "tiny"\nenv.id = "calculator"\n{tables}\n[trainer.args]\n{lines}')
+    return path
 
 
 def digits(trace: vf.Trace) -> float:
@@ -122,6 +135,4 @@ def vf_rl(capsys: pytest.CaptureFixture[str]) -> VfRl:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """The TOML of a run that takes seconds, beside its folder ``runs``."""
-    path = tmp_path / "mine.toml"
-    path.write_text(SMALL_RUN.format(output=str(tmp_path / "runs")))
-    return path
+    return small_run(tmp_path / "mine.toml")

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import vf
+from tests.trainer.configs import configured
 from tests.trainer.conftest import Digits
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
@@ -21,7 +22,6 @@ from vf.trainer.learning.batches.normalisation import scale
 from vf.trainer.learning.policy import Policy
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.run.display import Display
-from vf.trainer.settings.load_config import parse_config
 
 
 def versions(trainer: RLTrainer, step: int) -> set[int]:
@@ -83,9 +83,8 @@ def samples(seed: int, groups: int = 4) -> list[list[Sample]]:
 
 def policy(**args: Any) -> Policy:
     usual = {"max_seq_len": 64, "max_prompt_len": 16, "micro_batch_tokens": 96}
-    raw = {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": usual | args}}
     torch.manual_seed(0)
-    return Policy("tiny", parse_config(raw)[0].args)
+    return Policy("tiny", configured(usual | args).args)
 
 
 @pytest.mark.parametrize("normalisation", ["token", "sequence", "fixed"])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import vf
+from tests.trainer.configs import configured
 from vf.runtime.errors import ConfigError
 from vf.trainer.run.worker_count import worker_count
-from vf.trainer.settings.load_config import parse_config
 
 # What a program that is started registers, and no worker could import.
 exec("vf.register('test-of-a-program', object)", {"vf": vf, "__name__": "__main__"})
@@ -24,15 +24,14 @@ def count(
     cluster: str = "local",
     **rollouts: Any,
 ) -> Any:
-    raw = {
-        "model": "tiny",
-        "env": {"id": env},
-        "inference": {"engine": engine},
-        "rollouts": rollouts,
-        "trainer": {"args": {"max_concurrent": at_once}},
-        "cluster": {"backend": cluster},
-    }
-    return worker_count(parse_config(raw)[0], cores, containers)
+    config = configured(
+        {"max_concurrent": at_once},
+        env={"id": env},
+        inference={"engine": engine},
+        rollouts=rollouts,
+        cluster={"backend": cluster},
+    )
+    return worker_count(config, cores, containers)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.ray_machines import Machines, job_server, machines
-from tests.trainer.conftest import VfRl
+from tests.trainer.conftest import STEADY, VfRl, small_run
 from tests.waiting import wait_until
 from vf.trainer.run.run_folder import RunFolder
 
@@ -20,29 +20,12 @@ __all__ = ["job_server", "machines"]
 
 ROLLOUTS = 16
 CPUS = "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n"
-TOML = """
-model = "tiny"
-[env]
-id = "calculator"
-[rollouts]
-workers = 1
+CLUSTER = """
+rollouts.workers = 1
 [cluster]
 backend = "ray"
 address = {address!r}
-[cluster.rank]
-cpus = 2
-[trainer.args]
-run_name = "run"
-max_steps = 3
-batch_size = 16
-rollouts_per_example = 4
-max_tokens = 32
-max_prompt_len = 256
-max_seq_len = 384
-learning_rate = 1e-3
-eval_strategy = "no"
-save_steps = 1
-output_dir = {output!r}
+rank.cpus = 2
 """
 
 # Nothing begins after the first checkpoint until a file is there: the run cannot end before that.
@@ -60,9 +43,9 @@ class Held(Calculator):
 
 
 def toml(folder: Path, address: str) -> Path:
-    path = folder / "mine.toml"
-    path.write_text(TOML.format(address=address, output=str(folder / "runs")))
-    return path
+    return small_run(
+        folder / "mine.toml", CLUSTER.format(address=address), **STEADY | {"max_concurrent": 64}
+    )
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import random
 import pytest
 import torch
 
-from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batches.batch import Sample
 from vf.trainer.learning.policy import Policy
@@ -25,64 +24,6 @@ def samples(seed: int = 0, count: int = 6) -> list[Sample]:
         branch = Branch(ids, mask, logprobs, [0] * length, [0] * length)
         out.append(Sample(branch, rng.uniform(-1, 1)))
     return out
-
-
-def naive_gradient(
-    policy: Policy, batch: list[Sample], temperature: float
-) -> dict[str, torch.Tensor]:
-    """One sequence and one token at a time: mean over all trained tokens of −ratio·A."""
-    total = sum(sum(sample.branch.loss_mask) for sample in batch)
-    loss = torch.zeros(())
-    for sample in batch:
-        branch = sample.branch
-        logits = policy.model(input_ids=torch.tensor([branch.token_ids])).logits[0]
-        for t in range(1, len(branch)):
-            if branch.loss_mask[t]:
-                logprob = (logits[t - 1] / temperature).log_softmax(-1)[branch.token_ids[t]]
-                loss = loss - (logprob - branch.logprobs[t]).exp() * sample.advantage / total
-    policy.model.zero_grad()
-    torch.autograd.backward(loss)
-    found = {
-        name: parameter.grad.clone()
-        for name, parameter in policy.model.named_parameters()
-        if parameter.grad is not None
-    }
-    policy.model.zero_grad()
-    return found
-
-
-@pytest.mark.parametrize("use_lora", [True, False])
-@pytest.mark.parametrize("micro_batch_tokens", [2048, 64])
-def test_gradient_matches_a_naive_loop(use_lora: bool, micro_batch_tokens: int) -> None:
-    args = TrainerArgs(
-        use_lora=use_lora,
-        temperature=0.8,
-        max_seq_len=32,
-        max_prompt_len=16,
-        micro_batch_tokens=micro_batch_tokens,
-        max_grad_norm=1e9,
-    )
-    policy = Policy("tiny", args)
-    if use_lora:  # an adapter starts with B = 0, which hides the gradient of A
-        with torch.no_grad():
-            for name, parameter in policy.model.named_parameters():
-                if "lora_B" in name:
-                    parameter.normal_(std=0.02)
-    batch = samples()
-    expected = naive_gradient(policy, batch, args.temperature)
-    seen: dict[str, torch.Tensor] = {}
-    policy.optimizer.register_step_pre_hook(
-        lambda *_: seen.update(
-            {n: p.grad.clone() for n, p in policy.model.named_parameters() if p.grad is not None}
-        )
-    )
-    stats = policy.update(batch)
-    assert seen.keys() == expected.keys()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(seen[name], gradient, rtol=1e-3, atol=1e-6)
-    norm = sum(gradient.square().sum() for gradient in expected.values()) ** 0.5
-    assert stats.grad_norm == pytest.approx(float(norm), rel=1e-4)
-    assert stats.tokens == sum(sum(sample.branch.loss_mask) for sample in batch)
 
 
 def test_lora_trains_the_adapter_and_nothing_else() -> None:
@@ -136,22 +77,6 @@ def test_a_step_whose_loss_is_not_finite_is_skipped() -> None:
     assert not stats.skipped
     assert stats.grad_norm > 0
     assert policy.optimizer_steps == 1
-
-
-def test_gradient_checkpointing_changes_memory_and_not_the_gradient() -> None:
-    norms = []
-    for on in (False, True):
-        torch.manual_seed(0)  # the adapters start alike
-        norms.append(
-            Policy("tiny", TrainerArgs(gradient_checkpointing=on)).update(samples()).grad_norm
-        )
-    assert norms[0] > 0
-    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
-
-
-def test_an_unknown_lora_target_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"lora_target_modules.*no_such_layer"):
-        Policy("tiny", TrainerArgs(lora_target_modules=["no_such_layer"]))
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.conftest import STEADY, small_run
 from tests.trainer.saving.comparing import comparable
 from tests.waiting import wait_until
 from vf.cluster.fleet import Command, Resources, Role
@@ -26,25 +27,6 @@ from vf.trainer.run.run_folder import RunFolder, make_folder
 from vf.trainer.saving.checkpoint_files import set_aside_later
 from vf.trainer.settings.load_config import load_config
 from vf.trainer.settings.write_config import to_toml
-
-TOML = """
-model = "tiny"
-[env]
-id = "calculator"
-[trainer.args]
-run_name = "run"
-max_steps = 3
-batch_size = 16
-rollouts_per_example = 4
-max_tokens = 32
-max_prompt_len = 256
-max_seq_len = 384
-max_concurrent = 1
-learning_rate = 1e-3
-eval_strategy = "no"
-save_steps = 1
-output_dir = {output!r}
-"""
 
 
 class Machines(LocalFleet):
@@ -74,8 +56,7 @@ def fleet() -> Iterator[Machines]:
 def begun(folder: Path, **settings: object) -> RunFolder:
     """Return the folder of a run that has not begun, as a cluster's launcher makes it."""
     folder.mkdir()
-    path = folder / "mine.toml"
-    path.write_text(TOML.format(output=str(folder / "runs")))
+    path = small_run(folder / "mine.toml", **STEADY)
     config, _ = load_config(path, [f"{name}={value}" for name, value in settings.items()])
     run = make_folder(config, path.stem)
     run.write_config(to_toml(config))

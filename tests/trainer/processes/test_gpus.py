@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.configs import configured
 from vf.inference.settings import VllmSettings
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands.main import main
@@ -17,18 +18,16 @@ from vf.trainer.processes.gpus import as_given, count_gpus, note_given, override
 from vf.trainer.processes.launch import GIVEN_GPUS, OUTER_DEVICES
 from vf.trainer.processes.placement import gpus_of_server
 from vf.trainer.settings.config import Config
-from vf.trainer.settings.load_config import load_config, parse_config
+from vf.trainer.settings.load_config import load_config
 
 FSDP = str(Path(__file__).parents[3] / "configs" / "accelerate" / "fsdp2.yaml")  # 2 processes
 ALL = [*range(8)]
 
 
-def configured(
+def served(
     inference: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None
 ) -> Config:
-    served = {"engine": "vllm", **(inference or {})}
-    raw = {"model": "tiny", "env": {"id": "calculator"}, "inference": served}
-    return parse_config({**raw, "trainer": trainer or {}})[0]
+    return configured(inference={"engine": "vllm", **(inference or {})}, trainer=trainer or {})
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_what_one_side_does_not_name_the_other_has(
     serving: list[int],
     why: str,
 ) -> None:
-    filled, said = split_gpus(configured(inference, trainer), 8)
+    filled, said = split_gpus(served(inference, trainer), 8)
     assert filled.trainer.devices == training
     assert getattr(filled.inference, "gpus", None) == serving
     assert why in said
@@ -79,7 +78,7 @@ def test_what_one_side_does_not_name_the_other_has(
 
 @pytest.mark.parametrize(("total", "training"), [(2, [0]), (3, [0]), (4, [0, 1]), (5, [0, 1])])
 def test_without_a_word_the_servers_have_half_rounded_up(total: int, training: list[int]) -> None:
-    filled, _ = split_gpus(configured(), total)
+    filled, _ = split_gpus(served(), total)
     assert filled.trainer.devices == training
     assert getattr(filled.inference, "gpus", None) == [*range(len(training), total)]
 
@@ -102,7 +101,7 @@ def test_without_a_word_the_servers_have_half_rounded_up(total: int, training: l
 def test_where_nothing_can_be_split_nothing_changes(
     inference: dict[str, Any], trainer: dict[str, Any], total: int, why: str
 ) -> None:
-    config = configured(inference, trainer)
+    config = served(inference, trainer)
     filled, said = split_gpus(config, total)
     assert filled == config
     assert said == why or (why and why in said)
@@ -136,7 +135,7 @@ def test_servers_that_do_not_fit_are_an_error(
     inference: dict[str, Any], trainer: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
-        split_gpus(configured(inference, trainer), 8)
+        split_gpus(served(inference, trainer), 8)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ def test_servers_that_do_not_fit_are_an_error(
 def test_servers_that_sleep_divide_all_gpus(
     inference: dict[str, Any], serving: list[int] | None
 ) -> None:
-    filled, said = split_gpus(configured(inference | {"sleep": True}), 8)
+    filled, said = split_gpus(served(inference | {"sleep": True}), 8)
     assert getattr(filled.inference, "gpus", None) == serving
     assert filled.trainer.gpus is None, "it shares them"
     assert ("which sleep while the model is trained" in said) == (serving not in (None, [6, 7]))
@@ -180,11 +179,11 @@ def test_the_processes_of_a_launcher_leave_the_split_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert split_gpus(configured(), 8) == (configured(), "")
+    assert split_gpus(served(), 8) == (served(), "")
 
 
 def test_on_a_cluster_nothing_is_numbered() -> None:
-    config = configured(trainer={"gpus": 6})
+    config = served(trainer={"gpus": 6})
     cluster = config.cluster.model_copy(update={"backend": "ray"})
     config = config.model_copy(update={"cluster": cluster})
     assert split_gpus(config, 8) == (config, "")
@@ -204,8 +203,8 @@ def test_the_split_travels_to_other_processes_as_settings(tmp_path: Path) -> Non
 def test_what_the_split_filled_in_is_not_written_down(
     launched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = configured({"gpus": [7]}, {"gpus": 6})
-    for each in (configured(), configured({"engine": "embedded"}), given):
+    given = served({"gpus": [7]}, {"gpus": 6})
+    for each in (served(), served({"engine": "embedded"}), given):
         filled, _ = split_gpus(each, 8)
         monkeypatch.setenv(GIVEN_GPUS, "")
         note_given(each)
@@ -239,13 +238,13 @@ def test_gpus_are_counted_before_the_trainer_s_are_chosen(monkeypatch: pytest.Mo
     assert count_gpus() == 0  # empty: all are hidden
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 2")
     assert count_gpus() == 2
-    narrow_devices(configured(trainer={"gpus": 1}))
+    narrow_devices(served(trainer={"gpus": 1}))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4"
     assert count_gpus() == 2
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.delenv(OUTER_DEVICES)
     assert count_gpus() == 3
-    narrow_devices(configured(trainer={"gpus": 1}))
+    narrow_devices(served(trainer={"gpus": 1}))
     assert count_gpus() == 3
 
 

@@ -15,6 +15,8 @@ import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
+from tests.trainer.configs import configured
+from tests.trainer.conftest import STEADY, small_run
 from tests.trainer.saving.comparing import comparable, stored
 from tests.waiting import wait_until
 from vf.runtime.errors import ConfigError
@@ -34,27 +36,7 @@ from vf.trainer.processes.launch import (
 )
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.config import Config
-from vf.trainer.settings.load_config import parse_config
 
-TOML = """
-model = "tiny"
-[env]
-id = "calculator"
-[trainer.args]
-run_name = "run"
-max_steps = 3
-batch_size = 16
-rollouts_per_example = 4
-max_tokens = 32
-max_prompt_len = 256
-max_seq_len = 384
-max_concurrent = 1
-lora_dropout = 0.1
-learning_rate = 1e-3
-eval_strategy = "no"
-save_steps = 1
-output_dir = {output!r}
-"""
 LAUNCH = (
     "import sys; from vf.trainer.processes.launch import launch; sys.exit(launch(2, sys.argv[1:]))"
 )
@@ -62,9 +44,7 @@ LAUNCH = (
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.toml"
-    path.write_text(TOML.format(output=str(tmp_path / "runs")))
-    return path
+    return small_run(tmp_path / "mine.toml", **STEADY, lora_dropout=0.1)
 
 
 def parameters(run: Path, step: int) -> dict[str, torch.Tensor]:
@@ -174,7 +154,7 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def with_gpus(gpus: int | list[int] | None) -> Any:
     trainer = {} if gpus is None else {"gpus": gpus}
-    return parse_config({"model": "tiny", "env": {"id": "calculator"}, "trainer": trainer})[0]
+    return configured(trainer=trainer)
 
 
 @pytest.mark.parametrize(
@@ -260,10 +240,8 @@ def test_devices_of_the_server_that_do_not_exist_are_refused(
     environ: pytest.MonkeyPatch, found: int, said: str
 ) -> None:
     environ.setattr(torch.cuda, "device_count", lambda: found)
-    inference = {"engine": "vllm", "gpus": [2]}
-    raw = {"model": "tiny", "env": {"id": "calculator"}, "inference": inference}
     with pytest.raises(ConfigError, match=said):
-        check_server_devices(parse_config(raw)[0])
+        check_server_devices(configured(inference={"engine": "vllm", "gpus": [2]}))
 
 
 def test_the_command_launches_one_process_for_each_device(
@@ -288,8 +266,7 @@ def test_the_command_launches_one_process_for_each_device(
 
 def with_accelerate(path: Path, **trainer: Any) -> Config:
     """Return a config that names a file of Accelerate's."""
-    raw = {"model": "tiny", "env": {"id": "calculator"}}
-    return parse_config({**raw, "trainer": {"accelerate_config": str(path), **trainer}})[0]
+    return configured(trainer={"accelerate_config": str(path), **trainer})
 
 
 def test_an_accelerate_config_says_how_many_processes_there_are_and_what_they_share(
@@ -317,10 +294,9 @@ def test_an_accelerate_config_for_cpus_starts_all_its_processes(tmp_path: Path) 
 
 
 def test_accelerates_variable_asks_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, _ = parse_config({"model": "tiny", "env": {"id": "calculator"}})
-    assert not uses_cpu(config)
+    assert not uses_cpu(configured())
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    assert uses_cpu(config)
+    assert uses_cpu(configured())
 
 
 @pytest.mark.parametrize("config_file", [None, "fsdp2.yaml", "deepspeed.yaml"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.conftest import small_run
 from tests.waiting import wait_until
 from vf.trainer.commands.main import main
 from vf.trainer.processes import tmux
@@ -17,27 +18,10 @@ from vf.trainer.run.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
-TOML = """
-model = "tiny"
-[env]
-id = "calculator"
-[trainer.args]
-max_steps = 1
-batch_size = 8
-rollouts_per_example = 4
-max_tokens = 32
-max_prompt_len = 256
-max_seq_len = 384
-eval_strategy = "no"
-output_dir = {output!r}
-"""
-
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    path = tmp_path / "my run.toml"
-    path.write_text(TOML.format(output=str(tmp_path / "runs")))
-    return path
+    return small_run(tmp_path / "my run.toml", max_steps=1, eval_strategy="no")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import pickle
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,20 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def make_checkpoints(folder: Path, steps: range) -> None:
+def make_checkpoints(folder: Path, steps: Iterable[int]) -> None:
     for step in steps:
         (folder / f"step-{step}").mkdir(parents=True)
         (folder / f"step-{step}" / "progress.json").write_text("{}")
+
+
+def saved_run(make_trainer: Any, steps: int = 1, **settings: Any) -> Path:
+    """Train steps, save, and end; return the checkpoint."""
+    trainer: RLTrainer = make_trainer(**settings)
+    for _ in range(steps):
+        trainer.step()
+    checkpoint = trainer.save()
+    trainer.close()
+    return checkpoint
 
 
 @pytest.mark.parametrize("best", [1, 4, 12])
@@ -110,10 +120,7 @@ def test_a_full_disk_stops_no_run_and_leaves_the_last_good_checkpoint(
 
 
 def test_settings_that_differ_are_listed_and_refused_unless_allowed(make_trainer: Any) -> None:
-    first: RLTrainer = make_trainer(max_steps=2)
-    first.step()
-    first.save()
-    first.close()
+    saved_run(make_trainer, max_steps=2)
     changes = {"learning_rate": 1e-3, "temperature": 0.7, "max_steps": 4}
     told = {f"trainer.args.{name}" for name in changes}
     other: RLTrainer = make_trainer(**changes)
@@ -132,10 +139,7 @@ def test_settings_that_differ_are_listed_and_refused_unless_allowed(make_trainer
 def test_another_model_of_the_same_shape_is_refused(
     make_trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first: RLTrainer = make_trainer(max_steps=2)
-    first.step()
-    first.save()
-    first.close()
+    saved_run(make_trainer, max_steps=2)
 
     load = model_files.load_module
 
@@ -153,9 +157,7 @@ def test_another_model_of_the_same_shape_is_refused(
 
 
 def test_a_table_that_was_changed_on_purpose_is_not_refused(make_trainer: Any) -> None:
-    first: RLTrainer = make_trainer(max_steps=2)
-    first.save()
-    first.close()
+    saved_run(make_trainer, steps=0, max_steps=2)
     other: RLTrainer = make_trainer(max_steps=2, env_args={"shuffled": True})
     with pytest.raises(ConfigError, match=r"env\.args\.shuffled: None then, True now"):
         other.resume({"env.arg", "env.args.shuffle"})
@@ -226,15 +228,6 @@ def test_a_file_system_without_links_ends_no_run(
     assert "not linked as best" in notes[-1]
 
 
-@pytest.mark.parametrize("file", ["state/.metadata", "state/__0_0.distcp", "random.pt"])
-def test_a_state_that_is_not_a_state_is_reported(make_trainer: Any, file: str) -> None:
-    trainer: RLTrainer = make_trainer()
-    (trainer.save() / file).write_bytes(b"not a state at all")
-    trainer.close()
-    with pytest.raises(ConfigError, match=r"cannot read the checkpoint .*step-0"):
-        make_trainer().resume()
-
-
 @dataclass
 class Command:
     """Unpickled in full, it runs."""
@@ -257,10 +250,7 @@ def replace_moment(checkpoint: Path, value: Any) -> None:
 def test_no_command_in_a_checkpoint_that_somebody_sent_is_run(
     make_trainer: Any, tmp_path: Path, part: str
 ) -> None:
-    trainer: RLTrainer = make_trainer(max_steps=1)
-    trainer.step()
-    checkpoint = trainer.save()
-    trainer.close()
+    checkpoint = saved_run(make_trainer, max_steps=1)
     command = Command(tmp_path / "it-ran")
     if part == "random.pt":
         torch.save({"torch": command}, checkpoint / part)
@@ -274,10 +264,8 @@ def test_no_command_in_a_checkpoint_that_somebody_sent_is_run(
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_with_a_way_out(make_trainer: Any) -> None:
-    trainer: RLTrainer = make_trainer()
-    checkpoint = trainer.save()
+    checkpoint = saved_run(make_trainer, steps=0)
     (checkpoint / "state").rename(checkpoint / "state.pt")
-    trainer.close()
     with pytest.raises(ConfigError, match=r"format of an earlier version .*`vf-rl export .*step-0"):
         make_trainer().resume()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.saving.test_checkpoint_keeper import make_checkpoints
 from vf.runtime.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint_files import (
@@ -18,21 +19,16 @@ from vf.trainer.saving.checkpoint_files import (
 )
 
 
-def make_checkpoints(folder: Path, *steps: int) -> None:
-    for step in steps:
-        (folder / f"step-{step}").mkdir(parents=True)
-        (folder / f"step-{step}" / "progress.json").write_text("{}")
-
-
 def test_one_that_was_never_finished_is_passed_over(tmp_path: Path) -> None:
-    make_checkpoints(tmp_path, 2, 4)
+    make_checkpoints(tmp_path, [2, 4])
     (tmp_path / "step-4" / "progress.json").write_text("")
     (tmp_path / "step-6").mkdir()
+    (tmp_path / ".writing-7").mkdir()
     assert latest_checkpoint(tmp_path) == tmp_path / "step-2"
 
 
 def test_the_file_and_the_way_out_are_named(tmp_path: Path) -> None:
-    make_checkpoints(tmp_path, 2, 4, 10)
+    make_checkpoints(tmp_path, [2, 4, 10])
     (tmp_path / "step-4" / "progress.json").write_text('{"step": 4, ')
     with pytest.raises(
         ConfigError,
@@ -46,14 +42,14 @@ def test_the_file_and_the_way_out_are_named(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_named_by_its_step(tmp_path: Path) -> None:
-    make_checkpoints(tmp_path, 2, 10)
+    make_checkpoints(tmp_path, [2, 10])
     assert named_checkpoint(tmp_path, "step-2") == named_checkpoint(tmp_path, "2")
     with pytest.raises(ConfigError, match=r"--from step-3: .* there are: step-2, step-10"):
         named_checkpoint(tmp_path, "step-3")
 
 
 def test_later_ones_are_kept_under_other_names(tmp_path: Path) -> None:
-    make_checkpoints(tmp_path, 2, 4)
+    make_checkpoints(tmp_path, [2, 4])
     (tmp_path / "step-6").mkdir()
     (tmp_path / "step-6-copy").mkdir()
     (tmp_path / "best").symlink_to("step-4")

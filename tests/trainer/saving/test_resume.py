@@ -11,12 +11,12 @@ import torch
 
 import vf
 from tests.trainer.saving.comparing import comparable
+from tests.trainer.saving.test_checkpoint_keeper import saved_run
 from tests.waiting import Clock
 from vf.inference.embedded.contexts import Contexts
 from vf.runtime.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.run.run_folder import RunFolder
-from vf.trainer.saving.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -79,12 +79,6 @@ def test_resumed_run_equals_the_unbroken_one(
     assert superseded == {"step-000003.jsonl", "step-000004.jsonl", "eval-000003.jsonl"}
 
 
-def test_an_unfinished_checkpoint_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / ".writing-7").mkdir()
-    (tmp_path / "step-9").mkdir()  # no progress.json: not a checkpoint of the run
-    assert latest_checkpoint(tmp_path) is None
-
-
 def test_a_run_without_a_checkpoint_begins_again(make_trainer: Any) -> None:
     first: RLTrainer = make_trainer(max_steps=2)
     first.step()
@@ -98,9 +92,7 @@ def test_a_run_without_a_checkpoint_begins_again(make_trainer: Any) -> None:
 
 
 def test_a_checkpoint_of_another_adapter_is_refused(make_trainer: Any) -> None:
-    first: RLTrainer = make_trainer(lora_rank=4)
-    first.save()
-    first.close()
+    saved_run(make_trainer, steps=0, lora_rank=4)
     other: RLTrainer = make_trainer(lora_rank=8)
     with pytest.raises(ConfigError, match=r"lora_rank: 4 then, 8 now\nPut them back"):
         other.resume()
@@ -110,10 +102,7 @@ def test_a_checkpoint_of_another_adapter_is_refused(make_trainer: Any) -> None:
 
 def test_optimizer_settings_that_were_changed_act_after_a_resume(make_trainer: Any) -> None:
     schedule: dict[str, Any] = {"lr_scheduler_type": "linear", "max_steps": 4}
-    first: RLTrainer = make_trainer(**schedule)
-    first.step()
-    first.save()
-    first.close()
+    saved_run(make_trainer, **schedule)
     new: dict[str, Any] = {"betas": [0.5, 0.75], "eps": 1e-4, "weight_decay": 0.25}
     resumed: RLTrainer = make_trainer(**schedule, **new, learning_rate=1e-3)
     names = [*new, "learning_rate"]

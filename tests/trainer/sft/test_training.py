@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import vf
+from tests.trainer.configs import configured
 from vf.inference.model_files import load_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
@@ -164,14 +165,10 @@ def test_the_held_out_loss_falls(warmed: tuple[RunFolder, SftConfig, Warmed]) ->
 @pytest.mark.slow
 def test_the_model_is_one_that_a_run_takes(warmed: tuple[RunFolder, SftConfig, Warmed]) -> None:
     from vf.trainer.preflight import preflight
-    from vf.trainer.settings.load_config import parse_config
 
     run, config, done = warmed
-    raw = {"model": str(done.model), "env": {"id": "calculator"}}
-    parsed, _ = parse_config(
-        raw | {"trainer": {"args": {"max_seq_len": 1024, "max_prompt_len": 512}}}
-    )
-    assert preflight(parsed).parameters > 0
+    limits = {"max_seq_len": 1024, "max_prompt_len": 512}
+    assert preflight(configured(limits, model=str(done.model))).parameters > 0
     model = load_module(str(done.model), torch.float32)
     before = load_module(config.model, torch.float32)
     for values in (model.config, model.generation_config):

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.configs import configured
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.sandbox.hosting.settings import DOCKER
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
-from vf.trainer.settings.load_config import load_config, parse_config
+from vf.trainer.settings.load_config import load_config
 from vf.trainer.watching.bottleneck import STEPS, verdict
 from vf.trainer.watching.bottleneck_advice import MOST
 from vf.trainer.watching.step_clock import PARTS
@@ -24,13 +25,8 @@ VLLM = {"engine": "vllm"}
 
 
 def make(inference: dict[str, Any] | None = None, env: Any = None, **args: Any) -> Config:
-    raw = {
-        "model": "tiny",
-        "env": {"id": "calculator", "args": env or {}},
-        "inference": inference or {},
-        "trainer": {"args": args},
-    }
-    return parse_config(raw)[0]
+    env = {"id": "calculator", "args": env or {}}
+    return configured(args, env=env, inference=inference or {})
 
 
 def steps(count: int = 6, *, first: int = 1, more: Metrics | None = None, **times: float) -> Any:

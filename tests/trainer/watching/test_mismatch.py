@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import vf
+from tests.trainer.conftest import small_run
 from vf.traces.learned import FOLDER, Learned, write_learned
 from vf.traces.trace import Branch
 from vf.trainer.commands.main import main
@@ -125,21 +126,6 @@ def test_the_cause_is_named_by_the_size_of_the_gap(gap: float, cause: str) -> No
     assert [(each.by, each.group) for each in found.rounding][-1] == ("layers", "all layers")
 
 
-TOML = """
-model = "tiny"
-[env]
-id = "calculator"
-[trainer.args]
-batch_size = 8
-rollouts_per_example = 4
-max_tokens = 12
-max_prompt_len = 256
-max_seq_len = 384
-bf16 = false
-deterministic = {deterministic}
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_toml_is_measured_before_its_run(
@@ -149,8 +135,7 @@ def test_a_toml_is_measured_before_its_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = tmp_path / "run.toml"
-    config.write_text(TOML.format(deterministic=str(deterministic).lower()))
+    small_run(tmp_path / "run.toml", max_tokens=12, bf16=False, deterministic=deterministic)
     assert main(["mismatch", "run.toml", "--json", "--set", "max_tokens=10"]) == 0
     found = json.loads(capsys.readouterr().out)
     whole, kinds = found["gaps"][0], {each["group"]: each for each in found["rounding"]}

@@ -15,13 +15,13 @@ import pytest
 import vf
 from tests.traces.agents import delegated
 from tests.traces.view.material import ATTACK, hostile, research
+from tests.trainer.configs import configured
 from tests.viewer.pages import events_of
 from vf.traces.trace import Failure
 from vf.trainer.preflight import preflight
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
-from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching import conversations
 from vf.trainer.watching.alarms import ringing
 from vf.trainer.watching.conversations import choose, render
@@ -34,10 +34,7 @@ TIMES = {"generate": 6.0, "environment": 1.0, "train": 2.0, "wait": 1.0}
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     args = {"max_seq_len": 512, "max_prompt_len": 256, "max_steps": 20}
-    config, _ = parse_config(
-        {"model": "tiny", "env": {"id": "calculator"}, "trainer": {"args": args}}
-    )
-    return preflight(config)
+    return preflight(configured(args))
 
 
 @pytest.fixture

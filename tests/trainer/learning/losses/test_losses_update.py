@@ -64,7 +64,7 @@ def naive_terms(policy: Policy, sample: Sample) -> list[tuple[torch.Tensor, torc
     """Return log p, the distribution's log-probabilities and the place of each trained token."""
     branch = sample.branch
     logits = policy.model(input_ids=torch.tensor([branch.token_ids])).logits[0]
-    every = logits.log_softmax(-1)
+    every = (logits / policy.args.temperature).log_softmax(-1)
     return [
         (every[t - 1][branch.token_ids[t]], every[t - 1], t)
         for t in range(1, len(branch))
@@ -86,14 +86,14 @@ def assert_equal(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
         torch.testing.assert_close(got[name], gradient, rtol=2e-3, atol=2e-6)
 
 
+@pytest.mark.parametrize("how", [{}, {"use_lora": False, "temperature": 0.8}], ids=str)
 @pytest.mark.parametrize("micro_batch_tokens", [2048, 40])
 @pytest.mark.parametrize("kind", ["token", "sequence", "fixed"])
-def test_a_normalisation_matches_the_loop_in_any_split(kind: str, micro_batch_tokens: int) -> None:
-    made = policy(
-        loss_normalisation=kind,
-        micro_batch_tokens=micro_batch_tokens,
-        fixed_length=20 if kind == "fixed" else None,
-    )
+def test_a_normalisation_matches_the_loop_in_any_split(
+    kind: str, micro_batch_tokens: int, how: dict[str, Any]
+) -> None:
+    settings = how | {"loss_normalisation": kind, "fixed_length": 20 if kind == "fixed" else None}
+    made = policy(**settings, micro_batch_tokens=micro_batch_tokens)
     batch = samples()
     counts = [sum(sample.branch.loss_mask) for sample in batch]
     loss = torch.zeros(())
@@ -105,8 +105,11 @@ def test_a_normalisation_matches_the_loop_in_any_split(kind: str, micro_batch_to
         loss = loss + own / divisor
     expected = naive_gradients(made, loss)
     assert_equal(gradients(made, batch), expected)
-    again = policy(loss_normalisation=kind, fixed_length=20 if kind == "fixed" else None)
-    assert again.update(batch).loss == pytest.approx(loss.item(), rel=1e-4)
+    stats = policy(**settings).update(batch)
+    norm = sum(gradient.square().sum() for gradient in expected.values()) ** 0.5
+    assert stats.loss == pytest.approx(loss.item(), rel=1e-4)
+    assert stats.grad_norm == pytest.approx(float(norm), rel=1e-4)
+    assert stats.tokens == sum(counts)
 
 
 @pytest.mark.parametrize("kind", ["token", "sequence", "fixed"])
@@ -240,24 +243,29 @@ def test_a_frozen_copy_is_the_reference_of_a_full_fine_tune() -> None:
     assert first.kl_reference_v1 == second.kl_reference_v1  # it is frozen
 
 
+@pytest.mark.parametrize("rate", [1.0, 0.5])
 @pytest.mark.parametrize(
     "args", [{}, {"use_lora": False, "reference_model": "tiny"}], ids=["adapter", "copy"]
 )
 def test_the_reference_follows_and_a_resumed_one_is_the_same(
-    args: dict[str, Any], tmp_path: Path
+    args: dict[str, Any], rate: float, tmp_path: Path
 ) -> None:
-    args |= {"kl_penalty_coef": 0.1, "reference_update_steps": 2, "learning_rate": 1e-3}
-    made = policy(**args)
+    fixed = args | {"kl_penalty_coef": 0.1, "learning_rate": 1e-3}
+    args = fixed | {"reference_update_steps": 2, "reference_update_rate": rate}
+    made, stays = policy(**args), policy(**fixed)
     stats = [made.update(samples(seed)) for seed in range(3)]
+    far = [stays.update(samples(seed)) for seed in range(3)][-1]
     assert stats[1].kl_reference_v3 > 1e-6
-    assert stats[2].kl_reference_v3 == pytest.approx(0.0, abs=1e-9)  # followed after the second
+    assert stats[2].kl_reference_v3 < far.kl_reference_v3  # followed after the second
+    assert (abs(stats[2].kl_reference_v3) < 1e-9) == (rate == 1.0)
     tokenizer = Renderer.from_pretrained(resolve_model("tiny")).tokenizer
     saved = save_checkpoint(tmp_path, made, tokenizer, Progress(3, 0.0))
     resumed = policy(**args)
     load_checkpoint(saved, resumed)
-    ours, theirs = (asdict(each.update(samples(7))) for each in (made, resumed))
-    assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-8)
-    assert ours["kl_reference_v3"] > 1e-6
+    for seed in (7, 8):  # the fourth optimizer step moves it again
+        ours, theirs = (asdict(each.update(samples(seed))) for each in (made, resumed))
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-8)
+        assert seed == 8 or ours["kl_reference_v3"] > 1e-6
 
 
 LOSSES = """

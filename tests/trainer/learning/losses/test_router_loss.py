@@ -191,8 +191,3 @@ def test_other_models_are_refused(name: str) -> None:
     what = "has no routers" if name == "Qwen3" else "have no auxiliary loss in transformers"
     with pytest.raises(ConfigError, match=rf"trainer\.args\.router_aux_loss_coef: .*{what}"):
         find_routers(model)
-
-
-def test_a_policy_without_routers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="router_aux_loss_coef"):
-        Policy("tiny", TrainerArgs(router_aux_loss_coef=0.01))
