@@ -10,9 +10,9 @@ import pytest
 
 import vf
 from tests.environments.agents.programs import ASK, PYTHON
+from tests.trainer.configs import configured
 from vf.trainer.preflight import preflight
 from vf.trainer.rl_trainer import RLTrainer
-from vf.trainer.settings.load_config import parse_config
 
 pytestmark = pytest.mark.slow
 
@@ -63,15 +63,9 @@ def test_a_function_is_trained_token_by_token(make_trainer: Any, tmp_path: Path)
 
 def test_a_template_without_tools_is_named_before_training() -> None:
     def template(name: str | None) -> str:
-        config, _ = parse_config(
-            {
-                "model": "tiny",
-                "env": {"id": "test-agent"},
-                "inference": {"chat_template": name} if name else {},
-                "trainer": {"args": {"max_prompt_len": 192, "max_seq_len": 384}},
-            }
-        )
-        return preflight(config).template
+        limits = {"max_prompt_len": 192, "max_seq_len": 384}
+        inference = {"chat_template": name} if name else {}
+        return preflight(configured(limits, env={"id": "test-agent"}, inference=inference)).template
 
     assert "does not tell the model of its tools" in template("plain")
     assert "tools" not in template(None)

@@ -16,10 +16,9 @@ from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 import vf
-from tests.trainer.conftest import TrainerFactory
+from tests.trainer.conftest import TrainerFactory, VfRl
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.commands.main import main
 from vf.trainer.learning.batches.batch import MicroBatch, Sample, micro_batches
 from vf.trainer.learning.batches.packing import pack
 from vf.trainer.learning.passes import unwatched
@@ -28,21 +27,6 @@ from vf.trainer.profile import ModelCost, Row, StepProfile, Work, matmul_rate, p
 from vf.trainer.settings.config import TrainerArgs
 
 STEM = 100
-
-TOML = """
-model = "tiny"
-[env]
-id = "test-digits"
-[trainer.args]
-max_steps = {max_steps}
-batch_size = 16
-rollouts_per_example = 8
-max_tokens = 8
-max_prompt_len = 192
-max_seq_len = 384
-output_dir = {output!r}
-run_name = "profiled"
-"""
 
 
 class Equal(vf.Environment):
@@ -190,13 +174,10 @@ def test_steps_without_a_lesson_are_distinguished_from_a_profile(
 
 
 @pytest.mark.slow
-def test_the_command_prints_a_table_and_ends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "mine.toml"
-    config.write_text(TOML.format(max_steps=6, output=str(tmp_path / "runs")))
-    assert main([str(config), "--profile"]) == 0
-    said = capsys.readouterr().out
+def test_the_command_prints_a_table_and_ends(config: Path, tmp_path: Path, vf_rl: VfRl) -> None:
+    small = ["--set", "max_steps=6", "--set", "env.id=test-digits", "--set", "run_name=profiled"]
+    code, said, _ = vf_rl(config, "--profile", *small)
+    assert code == 0
     for word in ("generate", "forward", "backward", "optimizer", "publish", "matmul rate"):
         assert word in said
     [trace] = (tmp_path / "runs/profiled/profile").iterdir()
@@ -204,17 +185,10 @@ def test_the_command_prints_a_table_and_ends(
     assert not list((tmp_path / "runs/profiled/checkpoints").iterdir())
 
 
-def test_the_command_refuses_what_cannot_be_profiled(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "mine.toml"
-    config.write_text(TOML.format(max_steps=1, output=str(tmp_path / "runs")))
-    assert main([str(config), "--profile"]) == 2
-    assert "max_steps = 1, but --profile trains two steps" in capsys.readouterr().err
-    for args in ([str(config), "--dry-run"], ["--resume", str(tmp_path)]):
-        with pytest.raises(SystemExit) as error:
-            main([*args, "--profile"])
-        assert error.value.code == 2
+def test_one_step_cannot_be_profiled(config: Path, vf_rl: VfRl) -> None:
+    code, _, err = vf_rl(config, "--profile", "--set", "max_steps=1")
+    assert code == 2
+    assert "max_steps = 1, but --profile trains two steps" in err
 
 
 def test_the_table_divides_as_it_should() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import vf
-from tests.trainer.conftest import TrainerFactory
+from tests.trainer.conftest import TrainerFactory, VfRl
 from vf.environments.environment import Split
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
@@ -18,7 +18,6 @@ from vf.sandbox.container.reaper import find
 from vf.sandbox.hosting.source import sandbox_source
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.traces.trace import Failure
-from vf.trainer.commands.main import main
 from vf.trainer.run.group import Group
 from vf.trainer.watching.metrics import rollout_metrics
 
@@ -73,62 +72,39 @@ def test_a_step_of_training_in_containers(engine: Engine, make_trainer: TrainerF
     assert ours(engine) == set()
 
 
-def test_the_config_for_code_contest_can_start(
-    engine: Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_config_for_code_contest_can_start(engine: Engine, vf_rl: VfRl) -> None:
     overrides = [part for setting in TINY for part in ("--set", setting)]
-    assert main([str(CONFIG), "--dry-run", *overrides]) == 0
-    assert "everything starts" in capsys.readouterr().out
+    code, out, _ = vf_rl(CONFIG, "--dry-run", *overrides)
+    assert code == 0
+    assert "everything starts" in out
     assert ours(engine) == set()
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("env.args.sandbox.memory=0", "memory must be positive, got 0"),
-        ("env.args.sandbox.pids=-1", "pids must be positive, got -1"),
-        ("env.args.sandbox.pool=0", "sandbox.pool must be a whole number, at least 1"),
-        ("env.args.python_timeout=0", "python_timeout must be above 0"),
-        ("env.args.sandbox.network='host'", "network must be"),
-    ],
-)
-@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry run", "run"])
-def test_limits_out_of_range_end_it_before_it_begins(
-    override: str, said: str, dry: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = [*TINY, override, f"output_dir='{tmp_path}/runs'"]
-    overrides = [part for setting in settings for part in ("--set", setting)]
-    assert main([str(CONFIG), *dry, *overrides]) == 2
-    assert said in capsys.readouterr().err
+def refusal(vf_rl: VfRl, *settings: str) -> str:
+    code, _, err = vf_rl(CONFIG, *(word for each in (*TINY, *settings) for word in ("--set", each)))
+    assert code == 2
+    return err
+
+
+def test_a_limit_out_of_range_ends_a_run_before_it_begins(tmp_path: Path, vf_rl: VfRl) -> None:
+    err = refusal(vf_rl, "env.args.sandbox.memory=0", f"output_dir='{tmp_path}/runs'")
+    assert "memory must be positive, got 0" in err
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry run", "run"])
-def test_without_an_engine_it_ends_before_it_begins(
-    dry: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_without_an_engine_a_run_ends_before_it_begins(
+    tmp_path: Path, vf_rl: VfRl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/docker.sock")
-    settings = [*TINY, f"output_dir='{tmp_path}/runs'"]
-    overrides = [part for setting in settings for part in ("--set", setting)]
-    assert main([str(CONFIG), *dry, *overrides]) == 2
-    assert "no container engine answers at unix:///no/such/docker.sock" in capsys.readouterr().err
+    err = refusal(vf_rl, f"output_dir='{tmp_path}/runs'")
+    assert "no container engine answers at unix:///no/such/docker.sock" in err
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [("image='no-such:image'", "no-such:image"), ("runtime='no-such'", "no-such")],
-)
-def test_what_the_engine_lacks_ends_it_before_it_begins(
-    engine: Engine, setting: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = [*TINY, f"env.args.sandbox.{setting}"]
-    overrides = [part for one in settings for part in ("--set", one)]
-    assert main([str(CONFIG), "--dry-run", *overrides]) == 2
-    assert said in capsys.readouterr().err
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("setting", ["image='no-such:image'", "runtime='no-such'"])
+def test_what_the_engine_lacks_ends_a_run_before_it_begins(setting: str, vf_rl: VfRl) -> None:
+    assert setting.split("'")[1] in refusal(vf_rl, f"env.args.sandbox.{setting}")
 
 
 def _trace(**values: Any) -> vf.Trace:

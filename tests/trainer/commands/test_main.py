@@ -90,6 +90,7 @@ def test_a_subcommand_is_called_as_it_is_typed_and_shows_an_example(name: str, v
         ("a.toml --allow-changes", "--allow-changes needs --resume"),
         ("a.toml --tmux --dry-run", "cannot be combined with --tmux"),
         ("--resume x --profile", "--profile starts its own run"),
+        ("a.toml --dry-run --profile", "--profile starts its own run"),
         ("sft", "name either a config or"),
         ("check-template", "the following arguments are required: model"),
         ("check-template tiny two", "unrecognized arguments: two"),
