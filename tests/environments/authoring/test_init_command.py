@@ -105,20 +105,6 @@ def test_an_agent_is_a_function_with_tasks(monkeypatch: pytest.MonkeyPatch) -> N
     assert (trace.error, trace.reward) == (None, 1.0)
 
 
-@pytest.mark.parametrize("flag", ["--tools", "--sandbox", "--prime-rl"])
-def test_an_agent_brings_its_own_tools(flag: str, capsys: Capsys) -> None:
-    assert main(["word-count", "--agent", flag]) == 2
-    assert "leave out --tools, --sandbox and --prime-rl" in capsys.readouterr().err
-    assert not Path("word-count").exists()
-
-
-@pytest.mark.parametrize("flag", ["--agent", "--tools", "--sandbox", "--prime-rl"])
-def test_several_agents_exclude_the_other_kinds(flag: str, capsys: Capsys) -> None:
-    assert main(["word-count", "--agents", flag]) == 2
-    assert "--agents writes an environment with several roles" in capsys.readouterr().err
-    assert not Path("word-count").exists()
-
-
 def test_with_prime_rl_verifiers_loads_it_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,41 +161,43 @@ def test_the_names_follow_from_the_id(id: str, package: str, cls: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("id", "said"),
+    ("argv", "words"),
     [
-        ("My_Env", "such as 'my-env'"),
-        ("MyEnv", "such as 'my-env'"),
-        ("my--env", "such as 'my-env'"),
-        ("-x-", "such as 'x'"),
-        ("2048-game", "a letter first, such as 'game'"),
-        ("Zürich", "such as 'zurich'"),
-        ("a/b", "such as 'a-b'"),
-        ("../up", "such as 'up'"),
-        ("", "such as 'word-count'"),
-        ("a" * 51, "take at most 50"),
-        ("class", "'class' cannot be the name of a package; take 'class-env'"),
-        ("tests", "'tests' cannot be the name of a package"),
-        ("json", "would hide the module 'json'"),
-        ("pytest", "would hide the module 'pytest'"),
-        ("vf", "would hide the module 'vf'"),
-        ("calculator", "there is an environment 'calculator' already"),
+        (["My_Env"], "such as 'my-env'"),
+        (["MyEnv"], "such as 'my-env'"),
+        (["my--env"], "such as 'my-env'"),
+        (["--", "-x-"], "such as 'x'"),
+        (["2048-game"], "a letter first, such as 'game'"),
+        (["Zürich"], "such as 'zurich'"),
+        (["a/b"], "such as 'a-b'"),
+        (["../up"], "such as 'up'"),
+        ([""], "such as 'word-count'"),
+        (["a" * 51], "take at most 50"),
+        (["class"], "'class' cannot be the name of a package; take 'class-env'"),
+        (["tests"], "'tests' cannot be the name of a package"),
+        (["json"], "would hide the module 'json'"),
+        (["pytest"], "would hide the module 'pytest'"),
+        (["vf"], "would hide the module 'vf'"),
+        (["calculator"], "there is an environment 'calculator' already"),
+        (["my-shop"], "there is an environment 'my-shop' already"),  # registered in code
+        (["word-count", "--into", "nowhere"], "there is no folder nowhere"),
+        *(
+            (["word-count", "--agent", flag], "leave out --tools, --sandbox and --prime-rl")
+            for flag in ("--tools", "--sandbox", "--prime-rl")
+        ),
+        *(
+            (["word-count", "--agents", flag], "--agents writes an environment with several roles")
+            for flag in ("--agent", "--tools", "--sandbox", "--prime-rl")
+        ),
     ],
 )
-def test_a_bad_name_is_refused_and_nothing_is_written(
-    id: str, said: str, tmp_path: Path, capsys: Capsys
-) -> None:
-    argv = ["--", id] if id.startswith("-") else [id]
-    assert main(argv) == 2
-    assert said in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_name_registered_in_code_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    argv: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.setattr("vf.environments.registry._registered", {"my-shop": vf.Environment})
-    assert main(["my-shop"]) == 2
-    assert "there is an environment 'my-shop' already" in capsys.readouterr().err
+    assert main(argv) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")])
@@ -221,20 +209,8 @@ def test_what_exists_is_left_alone(make: object, capsys: Capsys) -> None:
     assert not Path("word-count", "pyproject.toml").exists()
 
 
-def test_a_folder_that_is_not_there_is_refused(capsys: Capsys) -> None:
-    assert main(["word-count", "--into", "nowhere"]) == 2
-    assert "there is no folder nowhere" in capsys.readouterr().err
-
-
 def test_a_folder_that_cannot_be_written_is_a_failure(capsys: Capsys) -> None:
     Path("file").touch()
     Path("full").symlink_to("/proc")
     assert main(["word-count", "--into", "full"]) == 1
     assert capsys.readouterr().err.startswith("vf-rl init: ")
-
-
-def test_help_shows_an_example(capsys: Capsys) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--help"])
-    assert caught.value.code == 0
-    assert "vf-rl init word-count --tools" in capsys.readouterr().out
