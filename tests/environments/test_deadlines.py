@@ -15,7 +15,6 @@ import pytest
 import vf
 from tests.waiting import Clock, until
 from vf.environments import agent_episode, runner
-from vf.evaluation.evaluate import Evaluation
 from vf.inference.model import Conversation, Reply
 from vf.tools.episode import Service
 
@@ -140,7 +139,7 @@ def test_a_tool_past_its_deadline_is_a_tool_error(clock: Clock, tool: Any) -> No
     assert event.seconds >= SECONDS
 
 
-def test_a_slow_tool_holds_no_other_rollout(clock: Clock) -> None:
+async def test_a_slow_tool_holds_no_other_rollout(clock: Clock) -> None:
     environment = vf.Environment()
     environment.tools = [block]
     environment.tool_timeout = SECONDS
@@ -150,21 +149,18 @@ def test_a_slow_tool_holds_no_other_rollout(clock: Clock) -> None:
 
     finished: list[str] = []
 
-    async def main() -> Evaluation:
-        hangs.clear()
-        evaluation = vf.evaluate(
-            environment,
-            vf.ScriptedModel(script),
-            tasks=[vf.Task("slow", "slow"), vf.Task("fast", "fast")],
-            on_trace=lambda trace: finished.append(trace.task.id),
-        )
-        evaluating = asyncio.create_task(evaluation)
-        await until(lambda: hangs.is_set() and finished)
-        assert finished == ["fast"]
-        await clock.skip(SECONDS)
-        return await evaluating
-
-    evaluation = asyncio.run(main())
+    hangs.clear()
+    evaluation = vf.evaluate(
+        environment,
+        vf.ScriptedModel(script),
+        tasks=[vf.Task("slow", "slow"), vf.Task("fast", "fast")],
+        on_trace=lambda trace: finished.append(trace.task.id),
+    )
+    evaluating = asyncio.create_task(evaluation)
+    await until(lambda: hangs.is_set() and finished)
+    assert finished == ["fast"]
+    await clock.skip(SECONDS)
+    evaluation = await evaluating
     assert finished == ["fast", "slow"]
     assert [trace.error is None for trace in evaluation.traces] == [False, True]
 
@@ -262,23 +258,20 @@ def test_what_catches_its_cancellation_is_left_behind(clock: Clock, where: str) 
 
 
 @pytest.mark.parametrize("where", ["reset", "tool", "close"])
-def test_who_gives_up_does_not_wait_for_what_catches_its_cancellation(
+async def test_who_gives_up_does_not_wait_for_what_catches_its_cancellation(
     clock: Clock, where: str
 ) -> None:
     hangs.clear()
     free.clear()
 
-    async def main() -> None:
-        model = vf.ScriptedModel([{"act": {}}, "Done."])
-        running = asyncio.create_task(vf.rollout(Stubborn(where), TASK, model))
-        await until(hangs.is_set)
-        running.cancel()
-        while not running.done():
-            await clock.skip(runner.LOOK_SECONDS)
-        assert running.cancelled()
-        free.set()
-
-    asyncio.run(main())
+    model = vf.ScriptedModel([{"act": {}}, "Done."])
+    running = asyncio.create_task(vf.rollout(Stubborn(where), TASK, model))
+    await until(hangs.is_set)
+    running.cancel()
+    while not running.done():
+        await clock.skip(runner.LOOK_SECONDS)
+    assert running.cancelled()
+    free.set()
 
 
 class StubbornAgent:
@@ -320,7 +313,7 @@ class StubbornAgent:
 
 
 @pytest.mark.parametrize("where", ["run", "finish"])
-def test_an_agent_that_catches_its_cancellation_is_left_behind_and_scored(
+async def test_an_agent_that_catches_its_cancellation_is_left_behind_and_scored(
     clock: Clock, where: str
 ) -> None:
     hangs.clear()
@@ -329,14 +322,10 @@ def test_an_agent_that_catches_its_cancellation_is_left_behind_and_scored(
         StubbornAgent(where), tasks=[TASK], rubric=vf.Rubric(lambda trace: 1.0), timeout=SECONDS
     )
 
-    async def main() -> vf.Trace:
-        running = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(["a"])))
-        await until(lambda: hangs.is_set() or running.done())
-        await clock.skip(SECONDS)
-        await clock.skip(agent_episode.STOP_TIMEOUT)
-        trace = await running
-        free.set()
-        return trace
-
-    trace = asyncio.run(main())
+    running = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(["a"])))
+    await until(lambda: hangs.is_set() or running.done())
+    await clock.skip(SECONDS)
+    await clock.skip(agent_episode.STOP_TIMEOUT)
+    trace = await running
+    free.set()
     assert (trace.error, trace.reward) == (None, 1.0)

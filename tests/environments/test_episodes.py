@@ -123,18 +123,15 @@ class Open(vf.Environment):
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["plain", "coroutine"])
-def test_cancelling_a_rollout_closes_its_environment(awaited: bool) -> None:
+async def test_cancelling_a_rollout_closes_its_environment(awaited: bool) -> None:
     environment = Open(awaited)
 
-    async def scenario() -> None:
-        run = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(["a"])))
-        await environment.entered.wait()
-        assert not environment.closed.is_set()
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
-
-    asyncio.run(scenario())
+    run = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(["a"])))
+    await environment.entered.wait()
+    assert not environment.closed.is_set()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
     assert environment.closed.is_set()
 
 

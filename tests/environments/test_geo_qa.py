@@ -152,7 +152,7 @@ def test_every_name_of_the_answer_is_right(environment: GeoQA) -> None:
         assert run(environment, task, [*lookups(task), f"So.\nAnswer: {name}."]).reward == 1.0
 
 
-def test_a_phrase_by_a_value_is_found_by_searching_for_it(environment: GeoQA) -> None:
+async def test_a_phrase_by_a_value_is_found_by_searching_for_it(environment: GeoQA) -> None:
     wide = GeoQA(cities=500, num_train=1000, num_eval=300)
     by_value = [
         (task.info["query"][1], task.prompt)
@@ -167,10 +167,7 @@ def test_a_phrase_by_a_value_is_found_by_searching_for_it(environment: GeoQA) ->
         hits = await wide.search.index.search(words[relation].format(value), 5)
         return any(f"{value}." in hit.document.text for hit in hits)
 
-    async def main() -> list[str]:
-        return [value for (relation, value), _ in by_value if not await found(relation, value)]
-
-    assert asyncio.run(main()) == []
+    assert [value for (relation, value), _ in by_value if not await found(relation, value)] == []
 
 
 def test_tasks_are_json_distinct_and_the_same_every_time(environment: GeoQA) -> None:

@@ -114,7 +114,7 @@ class Answered(vf.Environment):
     [{}, {"image": "vf-sandbox:latest", "writable": True, "user": "0", "workdir": "/root"}],
     ids=["tight", "writable root"],
 )
-def test_nobody_goes_unscored_by_choice(sandbox: dict[str, Any]) -> None:
+async def test_nobody_goes_unscored_by_choice(sandbox: dict[str, Any]) -> None:
     """100 rollouts in each of two kinds of sandbox, all of which are scored."""
     environment = Answered(**sandbox)
     [task] = environment.tasks("train")
@@ -126,10 +126,7 @@ def test_nobody_goes_unscored_by_choice(sandbox: dict[str, Any]) -> None:
         async with places:
             return await vf.rollout(environment, task, vf.ScriptedModel(script))
 
-    async def play_all() -> list[vf.Trace]:
-        return await asyncio.gather(*map(play, scripts))
-
-    traces = asyncio.run(play_all())
+    traces = await asyncio.gather(*map(play, scripts))
     voids = {
         str(script[0])[:200]: trace.error
         for script, trace in zip(scripts, traces, strict=True)

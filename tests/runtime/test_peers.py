@@ -19,47 +19,38 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-def test_both_ends_call_each_other_at_once() -> None:
+async def test_both_ends_call_each_other_at_once() -> None:
     async def twice(value: int) -> Any:
         return await ends[1].call("add", value, value)
 
     ends: list[Peer] = []
 
-    async def main() -> None:
-        async with pair({"add": add}, {"twice": twice}) as ends[:]:
-            results = await asyncio.gather(*(ends[0].call("twice", i) for i in range(200)))
-        assert results == [2 * i for i in range(200)]
-
-    asyncio.run(main())
+    async with pair({"add": add}, {"twice": twice}) as ends[:]:
+        results = await asyncio.gather(*(ends[0].call("twice", i) for i in range(200)))
+    assert results == [2 * i for i in range(200)]
 
 
-def test_calls_begin_in_the_order_in_which_they_were_made() -> None:
+async def test_calls_begin_in_the_order_in_which_they_were_made() -> None:
     heard: list[int] = []
 
     async def hear(value: int) -> None:
         heard.append(value)
 
-    async def main() -> None:
-        async with pair({}, {"hear": hear}) as (end, _):
-            for value in range(0, 100, 2):
-                end.tell("hear", value)
-                await end.call("hear", value + 1)
-            end.tell("hear", 100)
-            await until(lambda: 100 in heard)
-
-    asyncio.run(main())
+    async with pair({}, {"hear": hear}) as (end, _):
+        for value in range(0, 100, 2):
+            end.tell("hear", value)
+            await end.call("hear", value + 1)
+        end.tell("hear", 100)
+        await until(lambda: 100 in heard)
     assert heard == list(range(101))
 
 
-def test_a_program_answers_and_does_not_pass_its_invitation_to_what_it_starts() -> None:
-    async def main() -> None:
-        async with program() as (peer, process):
-            assert await peer.call("about") == (process.pid, False)
-            large = os.urandom(20_000_000)
-            assert await peer.call("echo", large) == large
-        assert process.returncode == 0
-
-    asyncio.run(main())
+async def test_a_program_answers_and_does_not_pass_its_invitation_to_what_it_starts() -> None:
+    async with program() as (peer, process):
+        assert await peer.call("about") == (process.pid, False)
+        large = os.urandom(20_000_000)
+        assert await peer.call("echo", large) == large
+    assert process.returncode == 0
 
 
 class Odd(SandboxError):
@@ -128,16 +119,13 @@ def test_what_cannot_be_sent_is_refused_here() -> None:
         result_of(add, threading.Lock())
 
 
-def test_a_failure_in_a_callback_is_logged_there(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with pair({}, {"fail": failing(ValueError("what?"))}) as (end, _):
-            end.tell("fail")
-            await until(lambda: "what?" in caplog.text)
-
-    asyncio.run(main())
+async def test_a_failure_in_a_callback_is_logged_there(caplog: pytest.LogCaptureFixture) -> None:
+    async with pair({}, {"fail": failing(ValueError("what?"))}) as (end, _):
+        end.tell("fail")
+        await until(lambda: "what?" in caplog.text)
 
 
-def test_calls_wait_to_be_sent_until_those_before_have_been_read() -> None:
+async def test_calls_wait_to_be_sent_until_those_before_have_been_read() -> None:
     size, count = 2**20, 30
 
     async def read_slowly(theirs: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -151,39 +139,33 @@ def test_calls_wait_to_be_sent_until_those_before_have_been_read() -> None:
     writers: list[asyncio.StreamWriter] = []
     all_read = asyncio.Event()
 
-    async def main() -> None:
-        server = await asyncio.start_server(read_slowly, "127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        writers.append(writer)
-        peer = Peer(reader, writer, {})
-        calls = [asyncio.create_task(peer.call("echo", bytes(size))) for _ in range(count)]
-        await asyncio.wait_for(all_read.wait(), 60)
-        await peer.close()
-        for call in calls:
-            with pytest.raises(WorkerLost):
-                await call
-        server.close()
-
-    asyncio.run(main())
+    server = await asyncio.start_server(read_slowly, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writers.append(writer)
+    peer = Peer(reader, writer, {})
+    calls = [asyncio.create_task(peer.call("echo", bytes(size))) for _ in range(count)]
+    await asyncio.wait_for(all_read.wait(), 60)
+    await peer.close()
+    for call in calls:
+        with pytest.raises(WorkerLost):
+            await call
+    server.close()
     assert max(buffered) < 2 * size
 
 
-def test_calls_that_come_together_leave_others_their_turn() -> None:
+async def test_calls_that_come_together_leave_others_their_turn() -> None:
     begun = 0
 
     async def begin() -> None:
         nonlocal begun
         begun += 1
 
-    async def main() -> int:
-        most = 0
-        async with pair({}, {"begin": begin}) as (end, _):
-            for _ in range(1000):
-                end.tell("begin")
-            while begun < 1000:
-                before = begun
-                await asyncio.sleep(0)
-                most = max(most, begun - before)
-        return most
-
-    assert asyncio.run(main()) <= 2  # in one pass of the event loop
+    most = 0
+    async with pair({}, {"begin": begin}) as (end, _):
+        for _ in range(1000):
+            end.tell("begin")
+        while begun < 1000:
+            before = begun
+            await asyncio.sleep(0)
+            most = max(most, begun - before)
+    assert most <= 2

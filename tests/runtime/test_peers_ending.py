@@ -19,37 +19,31 @@ async def wait() -> None:
     await asyncio.Event().wait()
 
 
-def test_a_cancelled_call_has_ended_there_when_it_ends_here() -> None:
-    async def main() -> None:
-        async with program() as (peer, _):
-            calls = [asyncio.create_task(peer.call("hold", name, 0.1)) for name in "ab"]
-            while await peer.call("holding") != ["a", "b"]:
-                pass
-            calls[0].cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await calls[0]
-            assert await peer.call("holding") == ["b"]
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await peer.call("hold", "c", 0.1)
-            assert await peer.call("holding") == ["b"]
-
-    asyncio.run(main())
+async def test_a_cancelled_call_has_ended_there_when_it_ends_here() -> None:
+    async with program() as (peer, _):
+        calls = [asyncio.create_task(peer.call("hold", name, 0.1)) for name in "ab"]
+        while await peer.call("holding") != ["a", "b"]:
+            pass
+        calls[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calls[0]
+        assert await peer.call("holding") == ["b"]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await peer.call("hold", "c", 0.1)
+        assert await peer.call("holding") == ["b"]
 
 
-def test_a_call_that_is_cancelled_before_it_begins_there_ends() -> None:
-    async def main() -> None:
-        async with pair({}, {"wait": wait}) as (end, _):
-            call = asyncio.create_task(end.call("wait"))
-            await asyncio.sleep(0)  # it has been sent
-            call.cancel()
-            await asyncio.wait([call])
-            assert call.cancelled()
-
-    asyncio.run(main())
+async def test_a_call_that_is_cancelled_before_it_begins_there_ends() -> None:
+    async with pair({}, {"wait": wait}) as (end, _):
+        call = asyncio.create_task(end.call("wait"))
+        await asyncio.sleep(0)  # it has been sent
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
 
 
-def test_a_second_cancellation_does_not_interrupt_the_cleaning_up_there() -> None:
+async def test_a_second_cancellation_does_not_interrupt_the_cleaning_up_there() -> None:
     seen: list[str] = []
 
     async def work() -> None:
@@ -62,40 +56,36 @@ def test_a_second_cancellation_does_not_interrupt_the_cleaning_up_there() -> Non
                 await asyncio.sleep(0)
             seen.append("clean")
 
-    async def main() -> None:
-        async with pair({}, {"work": work}) as (end, _):
-            call = asyncio.create_task(end.call("work"))
-            await until(lambda: "begun" in seen)
-            for _ in range(3):
-                call.cancel()
-                await until(lambda: "cleaning" in seen)
-            await asyncio.wait([call])
-            assert call.cancelled()
-            assert seen == ["begun", "cleaning", "clean"]
-
-    asyncio.run(main())
+    async with pair({}, {"work": work}) as (end, _):
+        call = asyncio.create_task(end.call("work"))
+        await until(lambda: "begun" in seen)
+        for _ in range(3):
+            call.cancel()
+            await until(lambda: "cleaning" in seen)
+        await asyncio.wait([call])
+        assert call.cancelled()
+        assert seen == ["begun", "cleaning", "clean"]
 
 
-def test_a_cancelled_call_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_call_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(peers, "CANCEL_SECONDS", 0.1)
 
-    async def main() -> None:
-        async with program() as (peer, process):
-            call = asyncio.create_task(peer.call("hold", "a", 0.0))
-            while not await peer.call("holding"):
-                pass
-            process.send_signal(signal.SIGSTOP)
-            call.cancel()
-            await asyncio.wait([call], timeout=60.0)
-            assert call.cancelled()
-            process.send_signal(signal.SIGCONT)
-            assert await peer.call("echo", 0) == 0  # what comes late does no harm
-
-    asyncio.run(main())
+    async with program() as (peer, process):
+        call = asyncio.create_task(peer.call("hold", "a", 0.0))
+        while not await peer.call("holding"):
+            pass
+        process.send_signal(signal.SIGSTOP)
+        call.cancel()
+        await asyncio.wait([call], timeout=60.0)
+        assert call.cancelled()
+        process.send_signal(signal.SIGCONT)
+        assert await peer.call("echo", 0) == 0  # what comes late does no harm
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_call_that_is_cancelled_at_any_moment_is_not_left_under_way(seed: int) -> None:
+async def test_a_call_that_is_cancelled_at_any_moment_is_not_left_under_way(seed: int) -> None:
     draw, under_way = random.Random(seed), set[int]()
 
     async def work(number: int, seconds: float) -> int:
@@ -121,50 +111,41 @@ def test_a_call_that_is_cancelled_at_any_moment_is_not_left_under_way(seed: int)
             pass
         assert number not in under_way
 
-    async def main() -> None:
-        async with pair({"work": work}, {"work": work}) as ends, asyncio.TaskGroup() as group:
-            for number in range(200):
-                task = group.create_task(call(draw.choice(ends), number))
-                if draw.random() < 0.2:
-                    asyncio.get_running_loop().call_later(0.004 * draw.random(), task.cancel)
-                if draw.random() < 0.5:
-                    await asyncio.sleep(0)
-
-    asyncio.run(main())
+    async with pair({"work": work}, {"work": work}) as ends, asyncio.TaskGroup() as group:
+        for number in range(200):
+            task = group.create_task(call(draw.choice(ends), number))
+            if draw.random() < 0.2:
+                asyncio.get_running_loop().call_later(0.004 * draw.random(), task.cancel)
+            if draw.random() < 0.5:
+                await asyncio.sleep(0)
     assert not under_way
 
 
-def test_the_end_of_the_other_process_ends_calls_under_way_and_later_ones() -> None:
-    async def main() -> None:
-        async with program() as (peer, process):
-            call = asyncio.create_task(peer.call("hold", "a", 0.0))
-            while not await peer.call("holding"):
-                pass
-            process.kill()
-            for lost in (call, peer.call("echo", 0)):
-                with pytest.raises(WorkerLost, match="connection to the program was lost"):
-                    await lost
-            peer.tell("echo", 0)
-            assert peer.lost == "the connection to the program was lost"
-
-    asyncio.run(main())
+async def test_the_end_of_the_other_process_ends_calls_under_way_and_later_ones() -> None:
+    async with program() as (peer, process):
+        call = asyncio.create_task(peer.call("hold", "a", 0.0))
+        while not await peer.call("holding"):
+            pass
+        process.kill()
+        for lost in (call, peer.call("echo", 0)):
+            with pytest.raises(WorkerLost, match="connection to the program was lost"):
+                await lost
+        peer.tell("echo", 0)
+        assert peer.lost == "the connection to the program was lost"
 
 
-def test_the_end_of_a_connection_cancels_calls_and_waits_for_them() -> None:
-    async def main() -> None:
-        async with program() as (peer, process):
-            call = asyncio.create_task(peer.call("hold", "a", 0.2))
-            while not await peer.call("holding"):
-                pass
-            await peer.close()
-            with pytest.raises(WorkerLost, match="connection to the program was closed"):
-                await call
-        assert process.returncode == 0  # its exit code if it has cleaned up
-
-    asyncio.run(main())
+async def test_the_end_of_a_connection_cancels_calls_and_waits_for_them() -> None:
+    async with program() as (peer, process):
+        call = asyncio.create_task(peer.call("hold", "a", 0.2))
+        while not await peer.call("holding"):
+            pass
+        await peer.close()
+        with pytest.raises(WorkerLost, match="connection to the program was closed"):
+            await call
+    assert process.returncode == 0  # its exit code if it has cleaned up
 
 
-def test_closing_does_not_interrupt_a_call_that_cleans_up_already() -> None:
+async def test_closing_does_not_interrupt_a_call_that_cleans_up_already() -> None:
     seen: list[str] = []
 
     async def work() -> None:
@@ -177,65 +158,53 @@ def test_closing_does_not_interrupt_a_call_that_cleans_up_already() -> None:
                 await asyncio.sleep(0)
             seen.append("clean")
 
-    async def main() -> None:
-        async with pair({}, {"work": work}) as (end, other):
-            call = asyncio.create_task(end.call("work"))
-            await until(lambda: "begun" in seen)
-            call.cancel()
-            await until(lambda: "cleaning" in seen)
-            await asyncio.gather(other.close(), other.close())
-            await asyncio.wait([call])
-
-    asyncio.run(main())
+    async with pair({}, {"work": work}) as (end, other):
+        call = asyncio.create_task(end.call("work"))
+        await until(lambda: "begun" in seen)
+        call.cancel()
+        await until(lambda: "cleaning" in seen)
+        await asyncio.gather(other.close(), other.close())
+        await asyncio.wait([call])
     assert seen == ["begun", "cleaning", "clean"]
 
 
-def test_a_function_may_close_its_own_connection() -> None:
+async def test_a_function_may_close_its_own_connection() -> None:
     ends: list[Peer] = []
 
     async def close() -> None:
         await ends[1].close()
 
-    async def main() -> None:
-        async with pair({}, {"close": close}) as ends[:]:
-            with pytest.raises(WorkerLost):
-                await ends[0].call("close")
-
-    asyncio.run(main())
+    async with pair({}, {"close": close}) as ends[:]:
+        with pytest.raises(WorkerLost):
+            await ends[0].call("close")
 
 
-def test_an_end_that_gives_no_sign_of_life_is_lost(clock: Clock) -> None:
+async def test_an_end_that_gives_no_sign_of_life_is_lost(clock: Clock) -> None:
     beat = peers.SILENCE_SECONDS / 12
 
-    async def main() -> None:
-        async with program() as (peer, process):
-            process.send_signal(signal.SIGSTOP)
-            for _ in range(6):
-                await clock.skip(beat)
-            process.send_signal(signal.SIGCONT)
-            assert await peer.call("echo", 0) == 0
-            process.send_signal(signal.SIGSTOP)
-            call = asyncio.create_task(peer.call("echo", 0))
-            while peer.lost is None:
-                await clock.skip(beat)
-            with pytest.raises(WorkerLost, match="the program gave no sign of life for 60 s"):
-                await call
-            process.kill()
-
-    asyncio.run(main())
+    async with program() as (peer, process):
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(6):
+            await clock.skip(beat)
+        process.send_signal(signal.SIGCONT)
+        assert await peer.call("echo", 0) == 0
+        process.send_signal(signal.SIGSTOP)
+        call = asyncio.create_task(peer.call("echo", 0))
+        while peer.lost is None:
+            await clock.skip(beat)
+        with pytest.raises(WorkerLost, match="the program gave no sign of life for 60 s"):
+            await call
+        process.kill()
 
 
-def test_when_both_ends_were_suspended_neither_is_lost(clock: Clock) -> None:
+async def test_when_both_ends_were_suspended_neither_is_lost(clock: Clock) -> None:
     """As after a machine was suspended, which their clocks may show."""
 
     async def echo(value: int) -> int:
         return value
 
-    async def main() -> None:
-        async with pair({"echo": echo}, {"echo": echo}) as ends:
-            for number in range(3):
-                await clock.skip(10 * peers.SILENCE_SECONDS)
-                for end in ends:
-                    assert await end.call("echo", number) == number
-
-    asyncio.run(main())
+    async with pair({"echo": echo}, {"echo": echo}) as ends:
+        for number in range(3):
+            await clock.skip(10 * peers.SILENCE_SECONDS)
+            for end in ends:
+                assert await end.call("echo", number) == number

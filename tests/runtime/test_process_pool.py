@@ -94,35 +94,28 @@ def test_the_workers_traceback_is_the_cause() -> None:
 
 
 @pytest.mark.slow
-def test_a_function_that_hangs_is_killed_and_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_function_that_hangs_is_killed_and_holds_up_no_other(tmp_path: Path) -> None:
     path = tmp_path / "pid"
 
-    async def both() -> list[Any]:
-        # As many as there are workers would be in each other's way if none were replaced.
-        hanging = [run_in_process(fns.hang_after_telling, str(path), timeout=0.3) for _ in range(9)]
-        quick = [run_in_process(fns.add, n, n) for n in range(9)]
-        return await asyncio.gather(*hanging, *quick, return_exceptions=True)
-
-    found = asyncio.run(both())
+    # As many as there are workers would be in each other's way if none were replaced.
+    hanging = [run_in_process(fns.hang_after_telling, str(path), timeout=0.3) for _ in range(9)]
+    quick = [run_in_process(fns.add, n, n) for n in range(9)]
+    found = await asyncio.gather(*hanging, *quick, return_exceptions=True)
     assert all(isinstance(error, ScoringTimeout) for error in found[:9])
     assert "'hang_after_telling' took longer than its 0.3 s, and was killed" in str(found[0])
     assert found[9:] == [n + n for n in range(9)]
     assert gone(int(path.read_text()))
 
 
-def test_whoever_gives_up_takes_the_function_along(tmp_path: Path) -> None:
+async def test_whoever_gives_up_takes_the_function_along(tmp_path: Path) -> None:
     path = tmp_path / "pid"
-
-    async def give_up() -> None:
-        call = asyncio.ensure_future(run_in_process(fns.hang_after_telling, str(path), timeout=600))
-        await until(lambda: told(path))
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-
-    asyncio.run(give_up())
-    wait_until(lambda: gone(int(path.read_text())))
-    assert run(fns.add, 1, 1) == 2
+    call = asyncio.ensure_future(run_in_process(fns.hang_after_telling, str(path), timeout=600))
+    await until(lambda: told(path))
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until(lambda: gone(int(path.read_text())))
+    assert await run_in_process(fns.add, 1, 1) == 2
 
 
 def test_a_worker_that_was_killed_while_idle_is_replaced() -> None:
@@ -170,20 +163,16 @@ def test_a_cpu_bound_scorer_that_hangs_is_an_error_not_a_zero() -> None:
         asyncio.run(rubric.score(make_trace()))
 
 
-def test_the_loop_continues_while_a_cpu_bound_scorer_computes(tmp_path: Path) -> None:
+async def test_the_loop_continues_while_a_cpu_bound_scorer_computes(tmp_path: Path) -> None:
     """It computes until the loop has told it to stop, and not in a thread of this process."""
     trace = make_trace()
     trace.info["until"] = str(tmp_path / "told")
-
-    async def score() -> float | None:
-        scoring = asyncio.ensure_future(vf.Rubric(fns.busy).score(trace))
-        for _ in range(20):
-            await asyncio.sleep(0)
-            assert not scoring.done()
-        (tmp_path / "told").touch()
-        return (await scoring).reward
-
-    assert asyncio.run(score()) == 1.0
+    scoring = asyncio.ensure_future(vf.Rubric(fns.busy).score(trace))
+    for _ in range(20):
+        await asyncio.sleep(0)
+        assert not scoring.done()
+    (tmp_path / "told").touch()
+    assert (await scoring).reward == 1.0
 
 
 def test_what_a_worker_cannot_be_given_is_refused_at_once() -> None:
@@ -217,20 +206,17 @@ def test_a_function_of_the_main_file_is_refused_with_the_way_out(tmp_path: Path)
     assert "'mine' is marked cpu_bound, but it is defined in the program's main file" in done.stdout
 
 
-def test_bounded_calls_that_never_end_hold_up_no_other() -> None:
+async def test_bounded_calls_that_never_end_hold_up_no_other() -> None:
     """More than there are workers: a quick call that comes later is answered before any of them."""
 
-    async def run_all() -> list[bool]:
-        endless = [asyncio.ensure_future(run_bounded(fns.spins, timeout=600)) for _ in range(24)]
-        await asyncio.sleep(0)  # they are in the queue
-        assert await run_bounded(fns.add, 2, 3, timeout=600) == 5
-        ended = [call.done() for call in endless]
-        for call in endless:
-            call.cancel()
-        await asyncio.gather(*endless, return_exceptions=True)
-        return ended
-
-    assert not any(asyncio.run(run_all()))
+    endless = [asyncio.ensure_future(run_bounded(fns.spins, timeout=600)) for _ in range(24)]
+    await asyncio.sleep(0)  # they are in the queue
+    assert await run_bounded(fns.add, 2, 3, timeout=600) == 5
+    ended = [call.done() for call in endless]
+    for call in endless:
+        call.cancel()
+    await asyncio.gather(*endless, return_exceptions=True)
+    assert not any(ended)
 
 
 @pytest.mark.parametrize(
@@ -267,15 +253,12 @@ def test_a_bounded_call_that_the_machine_holds_up_is_not_out_of_its_time(
     assert caught.type is RubricError
 
 
-def test_bounded_calls_survive_the_process_that_forks_their_workers(tmp_path: Path) -> None:
+async def test_bounded_calls_survive_the_process_that_forks_their_workers(tmp_path: Path) -> None:
     """The call that a worker is at then is made again: it was not the answer's doing."""
     path = tmp_path / "forkers"
 
-    async def call() -> int:
-        result = asyncio.ensure_future(run_bounded(fns.wait_for_another, str(path), timeout=60))
-        await until(lambda: told(path))
-        psutil.Process(int(path.read_text())).kill()
-        return int(await result)
-
-    first = asyncio.run(call())
+    result = asyncio.ensure_future(run_bounded(fns.wait_for_another, str(path), timeout=60))
+    await until(lambda: told(path))
+    psutil.Process(int(path.read_text())).kill()
+    first = int(await result)
     assert first not in (int(path.read_text()), os.getpid())

@@ -138,17 +138,14 @@ def test_the_sampler_is_the_learner_and_follows_what_is_published(learner: vf.Le
     assert max(trace.completion_tokens for trace in evaluation.traces) <= SETTINGS["max_tokens"]
 
 
-def test_calls_may_be_made_where_an_event_loop_runs(learner: vf.Learner) -> None:
-    async def step() -> int:
-        traces = await vf.rollouts(ENV, learner.sampler(), TASKS[:2], rollouts_per_example=4)
-        rollouts = asyncio.ensure_future(vf.rollouts(ENV, learner.sampler(), TASKS[2:3]))
-        await asyncio.sleep(0)
-        learner.forward_backward(vf.samples(traces))
-        learner.optim_step(learning_rate=0.0)
-        learner.publish()
-        return len(traces) + len(await rollouts)
-
-    assert asyncio.run(step()) == 16
+async def test_calls_may_be_made_where_an_event_loop_runs(learner: vf.Learner) -> None:
+    traces = await vf.rollouts(ENV, learner.sampler(), TASKS[:2], rollouts_per_example=4)
+    rollouts = asyncio.ensure_future(vf.rollouts(ENV, learner.sampler(), TASKS[2:3]))
+    await asyncio.sleep(0)
+    learner.forward_backward(vf.samples(traces))
+    learner.optim_step(learning_rate=0.0)
+    learner.publish()
+    assert (len(traces) + len(await rollouts)) == 16
 
 
 def test_a_step_without_signal_takes_none(learner: vf.Learner) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,10 @@ import vf
 from vf.trainer.processes.launch import OUTER_DEVICES
 
 
-def test_a_run_from_a_notebook_returns_its_summary(
+async def test_a_run_from_a_notebook_returns_its_summary(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def cell() -> object:  # notebooks run their cells in an event loop
-        return vf.train(str(config), ["max_steps=1"], quiet=True)
-
-    summary = asyncio.run(cell())
+    summary = vf.train(str(config), ["max_steps=1"], quiet=True)
     run = config.parent / "runs" / "mine-1"
     assert capsys.readouterr().out == ""
     assert getattr(summary, "steps", None) == 1

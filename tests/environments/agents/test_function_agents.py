@@ -163,7 +163,7 @@ def test_an_agent_that_takes_too_long_to_ask_is_a_failure() -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_episode, "STOP_TIMEOUT", 0.1)
     later: list[int] = []
 
@@ -179,11 +179,8 @@ def test_an_agent_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPa
         except openai.APIStatusError as error:
             later.append(error.status_code)
 
-    async def play() -> vf.Trace:
-        environment = vf.AgentEnvironment(stubborn, tasks=[TASK], timeout=1.5)
-        return await vf.rollout(environment, TASK, vf.ScriptedModel(["4"]))
-
-    trace = asyncio.run(play())
+    environment = vf.AgentEnvironment(stubborn, tasks=[TASK], timeout=1.5)
+    trace = await vf.rollout(environment, TASK, vf.ScriptedModel(["4"]))
     assert trace.stop_reason is vf.StopReason.TRUNCATED
     assert len(trace.turns) == 1
 
@@ -322,7 +319,7 @@ def test_a_reported_reward_is_the_reward_by_default() -> None:
     assert (silent.reward, silent.score.metrics) == (0.0, {"reported": 0.0})
 
 
-def test_a_cancelled_rollout_stops_its_agent() -> None:
+async def test_a_cancelled_rollout_stops_its_agent() -> None:
     stopped: list[str] = []
     at_work = asyncio.Event()
 
@@ -334,19 +331,16 @@ def test_a_cancelled_rollout_stops_its_agent() -> None:
         finally:
             stopped.append(endpoint.url)
 
-    async def play() -> None:
-        environment = vf.AgentEnvironment(endless, tasks=[TASK])
-        work = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(["4"])))
-        await at_work.wait()
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        assert len(stopped) == 1
-
-    asyncio.run(play())
+    environment = vf.AgentEnvironment(endless, tasks=[TASK])
+    work = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(["4"])))
+    await at_work.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert len(stopped) == 1
 
 
-def test_the_display_sees_what_an_agent_does() -> None:
+async def test_the_display_sees_what_an_agent_does() -> None:
     answering = asyncio.Event()
 
     class Slow:
@@ -354,18 +348,15 @@ def test_the_display_sees_what_an_agent_does() -> None:
             await answering.wait()
             return Reply(vf.Message("assistant", "4"))
 
-    async def play() -> None:
-        beats: list[str] = []
-        activity = Activity(TASK, lambda: beats.append(activity.doing))
-        environment = vf.AgentEnvironment(solve, tasks=[TASK], rubric=RIGHT)
-        work = asyncio.create_task(vf.rollout(environment, TASK, Slow(), activity=activity))
-        await until(lambda: activity.doing == "model")
-        answering.set()
-        await work
-        assert beats == ["agent", "model", "agent", "score", "score", "close", "release"]
-        assert activity.turn == 1
-
-    asyncio.run(play())
+    beats: list[str] = []
+    activity = Activity(TASK, lambda: beats.append(activity.doing))
+    environment = vf.AgentEnvironment(solve, tasks=[TASK], rubric=RIGHT)
+    work = asyncio.create_task(vf.rollout(environment, TASK, Slow(), activity=activity))
+    await until(lambda: activity.doing == "model")
+    answering.set()
+    await work
+    assert beats == ["agent", "model", "agent", "score", "score", "close", "release"]
+    assert activity.turn == 1
 
 
 def test_the_model_has_the_name_that_an_agent_wants() -> None:

@@ -87,20 +87,17 @@ def test_an_agent_that_takes_too_long_is_cancelled_there(tmp_path: Path) -> None
     assert (tmp_path / "stopped").exists()
 
 
-def test_a_call_can_be_cancelled_before_it_begins() -> None:
-    async def cancelled() -> None:
-        endpoint = vf.Endpoint("http://127.0.0.1:9/r/x/v1", "key")
-        processes = AsyncProcesses(functions.crash, 1, what="the process", setting="processes")
-        with pytest.raises(ElsewhereError, match="KeyError: 'missing'"):
-            await processes.call(task(), endpoint)
-        calls = [asyncio.create_task(processes.call(task(), endpoint)) for _ in range(8)]
-        await asyncio.sleep(0)  # they are sent, and what cancels them comes right behind
-        for each in calls:
-            each.cancel()
-        async with asyncio.timeout(async_processes.HEAR_TIMEOUT):
-            await asyncio.wait(calls)
-
-    asyncio.run(cancelled())
+async def test_a_call_can_be_cancelled_before_it_begins() -> None:
+    endpoint = vf.Endpoint("http://127.0.0.1:9/r/x/v1", "key")
+    processes = AsyncProcesses(functions.crash, 1, what="the process", setting="processes")
+    with pytest.raises(ElsewhereError, match="KeyError: 'missing'"):
+        await processes.call(task(), endpoint)
+    calls = [asyncio.create_task(processes.call(task(), endpoint)) for _ in range(8)]
+    await asyncio.sleep(0)  # they are sent, and what cancels them comes right behind
+    for each in calls:
+        each.cancel()
+    async with asyncio.timeout(async_processes.HEAR_TIMEOUT):
+        await asyncio.wait(calls)
 
 
 def test_a_process_that_is_held_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,14 +106,11 @@ def test_a_process_that_is_held_up_is_killed(monkeypatch: pytest.MonkeyPatch) ->
     assert (trace.error, trace.stop_reason) == (None, vf.StopReason.TRUNCATED)
 
 
-def test_a_rollout_outlives_its_process_as_an_agent_that_crashed() -> None:
+async def test_a_rollout_outlives_its_process_as_an_agent_that_crashed() -> None:
     where = environment(functions.die)
 
-    async def rollouts() -> list[vf.Trace]:
-        tasks = [task("1", die=True), task("2", die=True, answered=False), task("3")]
-        return [await vf.rollout(where, each, MODEL) for each in tasks]
-
-    scored, failed, after = asyncio.run(rollouts())
+    tasks = [task("1", die=True), task("2", die=True, answered=False), task("3")]
+    scored, failed, after = [await vf.rollout(where, each, MODEL) for each in tasks]
     assert (scored.error, scored.stop_reason) == (None, vf.StopReason.TERMINATED)
     assert "the process of the agents ended with SIGKILL" in scored.info["program"]["error"]
     assert failed.error is not None
@@ -124,19 +118,15 @@ def test_a_rollout_outlives_its_process_as_an_agent_that_crashed() -> None:
     assert (after.error, after.info["output"].isdigit()) == (None, True)
 
 
-def test_all_that_was_under_way_hears_of_the_end_of_a_process(tmp_path: Path) -> None:
+async def test_all_that_was_under_way_hears_of_the_end_of_a_process(tmp_path: Path) -> None:
     where = environment(functions.wait)
 
-    async def killed() -> vf.Trace:
-        work = asyncio.create_task(vf.rollout(where, task(folder=str(tmp_path)), MODEL))
-        await until((tmp_path / "pids").exists)
-        agent, program = map(int, (tmp_path / "pids").read_text().split())
-        os.kill(agent, signal.SIGKILL)
-        trace = await work
-        await until(lambda: not is_alive(program))
-        return trace
-
-    trace = asyncio.run(killed())
+    work = asyncio.create_task(vf.rollout(where, task(folder=str(tmp_path)), MODEL))
+    await until((tmp_path / "pids").exists)
+    agent, program = map(int, (tmp_path / "pids").read_text().split())
+    os.kill(agent, signal.SIGKILL)
+    trace = await work
+    await until(lambda: not is_alive(program))
     assert "SIGKILL" in trace.info["program"]["error"]
     assert not (tmp_path / "stopped").exists()
 
@@ -161,13 +151,10 @@ def test_nothing_outlives_the_parent(tmp_path: Path) -> None:
         wait_until(partial(lambda pid: not is_alive(pid), pid))
 
 
-def test_start_gets_the_process_ready() -> None:
-    async def started() -> None:
-        where = environment(functions.solve, timeout=5.0)
-        await call(where.start)
-        assert (await vf.rollout(where, task(), MODEL)).error is None
-
-    asyncio.run(started())
+async def test_start_gets_the_process_ready() -> None:
+    where = environment(functions.solve, timeout=5.0)
+    await call(where.start)
+    assert (await vf.rollout(where, task(), MODEL)).error is None
 
 
 def test_a_module_that_cannot_be_imported_there_is_the_users_to_fix(

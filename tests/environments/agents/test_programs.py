@@ -252,16 +252,13 @@ def test_no_program_goes_unscored_by_what_it_leaves_to_its_scorer(scores: str, w
     assert trace.score.metrics == {"reported": 0.0}
 
 
-def test_a_cancelled_rollout_leaves_nothing() -> None:
-    async def cancel() -> None:
-        environment = agent(code("ask()\nsignal.pause()"))
-        work = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(["4"])))
-        await until(leftovers)
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-
-    asyncio.run(cancel())
+async def test_a_cancelled_rollout_leaves_nothing() -> None:
+    environment = agent(code("ask()\nsignal.pause()"))
+    work = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(["4"])))
+    await until(leftovers)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
 
 
 @pytest.mark.parametrize(

@@ -75,45 +75,36 @@ def build(environment: Tasks, **args: Any) -> Orchestrator:
     )
 
 
-def test_a_rollout_waits_for_its_image_without_a_place() -> None:
-    async def run() -> None:
-        environment = Tasks()
-        work = build(environment, max_concurrent=1)
-        late, other = (task.id for task in work.mixture.cursors["env"].next(2))
-        environment.source.late = late
-        await work.open(1, version=0)
-        group = await work.next_group(1)  # the only place was free for it
-        assert group is not None
-        assert group.task.id == other
-        waiting = [(each.task.id, each.doing) for each in work.activities(1)]
-        assert waiting == [(late, "image")] * 2
-        environment.source.came.set()
-        group = await work.next_group(1)
-        assert group is not None
-        assert group.task.id == late
-        await work.stop()
-
-    asyncio.run(run())
+async def test_a_rollout_waits_for_its_image_without_a_place() -> None:
+    environment = Tasks()
+    work = build(environment, max_concurrent=1)
+    late, other = (task.id for task in work.mixture.cursors["env"].next(2))
+    environment.source.late = late
+    await work.open(1, version=0)
+    group = await work.next_group(1)  # the only place was free for it
+    assert group is not None
+    assert group.task.id == other
+    waiting = [(each.task.id, each.doing) for each in work.activities(1)]
+    assert waiting == [(late, "image")] * 2
+    environment.source.came.set()
+    group = await work.next_group(1)
+    assert group is not None
+    assert group.task.id == late
+    await work.stop()
 
 
-def test_the_images_of_the_next_step_are_fetched_while_this_one_runs() -> None:
-    async def run() -> None:
-        environment = Tasks()
-        work = build(environment)
-        coming = [task.id for task in work.mixture.cursors["env"].next(4)]
-        environment.source.late = coming[0]
-        await work.open(1, version=0)
-        await until(lambda: set(environment.source.asked) == set(coming))
-        await work.stop()
-
-    asyncio.run(run())
+async def test_the_images_of_the_next_step_are_fetched_while_this_one_runs() -> None:
+    environment = Tasks()
+    work = build(environment)
+    coming = [task.id for task in work.mixture.cursors["env"].next(4)]
+    environment.source.late = coming[0]
+    await work.open(1, version=0)
+    await until(lambda: set(environment.source.asked) == set(coming))
+    await work.stop()
 
 
-def test_an_evaluation_asks_once_for_each_rollout() -> None:
-    async def run() -> None:
-        environment = Tasks()
-        work = build(environment, eval_rollouts_per_example=2)
-        await work.evaluate(lambda trace: None)
-        assert len(environment.source.asked) == 12
-
-    asyncio.run(run())
+async def test_an_evaluation_asks_once_for_each_rollout() -> None:
+    environment = Tasks()
+    work = build(environment, eval_rollouts_per_example=2)
+    await work.evaluate(lambda trace: None)
+    assert len(environment.source.asked) == 12

@@ -17,7 +17,6 @@ from vf.inference.serving import Serving
 from vf.runtime.errors import HostLost, SandboxError, ServerDown
 from vf.traces.trace import Failure
 from vf.trainer.collecting.orchestrator import Orchestrator
-from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 
@@ -82,7 +81,7 @@ def test_a_sandbox_that_failed_by_itself_is_not_repeated() -> None:
     assert found.errors == len(environment.begun) == 4
 
 
-def test_they_do_not_count_as_failures_in_training() -> None:
+async def test_they_do_not_count_as_failures_in_training() -> None:
     environment = Unlucky(losses=HOST_LOSSES)
     made = TrainerArgs(batch_size=8, rollouts_per_example=4, max_error_rate=0.0, max_steps=1)
     work = Orchestrator(
@@ -93,14 +92,10 @@ def test_they_do_not_count_as_failures_in_training() -> None:
         ahead=0,
     )
 
-    async def groups() -> list[Group]:
-        await work.open(1, version=0)
-        found = []
-        while (group := await work.next_group(1)) is not None:
-            found.append(group)
-        return found
-
-    found = asyncio.run(groups())
+    await work.open(1, version=0)
+    found = []
+    while (group := await work.next_group(1)) is not None:
+        found.append(group)
     assert [(len(group.traces), len(group.failed)) for group in found] == [(4, 0)] * 2
     assert len(environment.begun) == 8 * (1 + HOST_LOSSES)
 

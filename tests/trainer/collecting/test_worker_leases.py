@@ -51,74 +51,66 @@ async def connected(
             await tenant.leave()
 
 
-def test_a_lease_says_what_is_served_and_who_serves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_says_what_is_served_and_who_serves_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     serving = Serving("tiny", 3)
 
-    async def scene() -> None:
-        async with connected(serving, monkeypatch) as (leases, _, _):
-            await leases.available()
-            lease = await leases.take("a")
-            assert (lease.member, lease.served.model, lease.served.version) == (MEMBER, "tiny", 3)
-            assert serving.under_way == 1
-            assert not await leases.still(MEMBER)
-            with serving.still():
-                assert await leases.still(MEMBER)
-            assert not await leases.give_back(lease)
-            assert serving.under_way == 0
-            lease = await leases.take("a")
-            serving.down()
-            assert await leases.give_back(lease), "its server was lost meanwhile"
-            with pytest.raises(ServerDown):
-                await leases.take("a")
-
-    asyncio.run(scene())
+    async with connected(serving, monkeypatch) as (leases, _, _):
+        await leases.available()
+        lease = await leases.take("a")
+        assert (lease.member, lease.served.model, lease.served.version) == (MEMBER, "tiny", 3)
+        assert serving.under_way == 1
+        assert not await leases.still(MEMBER)
+        with serving.still():
+            assert await leases.still(MEMBER)
+        assert not await leases.give_back(lease)
+        assert serving.under_way == 0
+        lease = await leases.take("a")
+        serving.down()
+        assert await leases.give_back(lease), "its server was lost meanwhile"
+        with pytest.raises(ServerDown):
+            await leases.take("a")
 
 
-def test_a_request_that_is_cancelled_while_it_waits_holds_nothing(
+async def test_a_request_that_is_cancelled_while_it_waits_holds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     serving = Serving("tiny")
 
-    async def scene() -> None:
-        async with connected(serving, monkeypatch) as (leases, _, _):
-            with serving.hold(drain=False):
-                waiting = asyncio.create_task(leases.take(""))
-                await leases.still(MEMBER)  # the request is there
-                waiting.cancel()
-                await asyncio.wait([waiting])
-            assert waiting.cancelled()
-            await leases.still(MEMBER)
-            assert serving.under_way == 0
-
-    asyncio.run(scene())
-
-
-def test_a_lease_that_is_given_together_with_the_cancellation_is_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    serving = Serving("tiny")
-
-    async def scene() -> None:
-        async with connected(serving, monkeypatch) as (leases, _, router):
+    async with connected(serving, monkeypatch) as (leases, _, _):
+        with serving.hold(drain=False):
             waiting = asyncio.create_task(leases.take(""))
-            router.given = waiting.cancel
+            await leases.still(MEMBER)  # the request is there
+            waiting.cancel()
             await asyncio.wait([waiting])
-            assert waiting.cancelled()
-            await leases.still(MEMBER)  # whatever was sent before has arrived
-            assert serving.under_way == 0
-
-    asyncio.run(scene())
-
-
-def test_what_a_worker_holds_is_given_back_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    serving = Serving("tiny")
-
-    async def scene() -> None:
-        async with connected(serving, monkeypatch) as (leases, worker, _):
-            for _ in range(3):
-                await leases.take("")
-            assert serving.under_way == 3
-            await worker.close()
+        assert waiting.cancelled()
+        await leases.still(MEMBER)
         assert serving.under_way == 0
 
-    asyncio.run(scene())
+
+async def test_a_lease_that_is_given_together_with_the_cancellation_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving = Serving("tiny")
+
+    async with connected(serving, monkeypatch) as (leases, _, router):
+        waiting = asyncio.create_task(leases.take(""))
+        router.given = waiting.cancel
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        await leases.still(MEMBER)  # whatever was sent before has arrived
+        assert serving.under_way == 0
+
+
+async def test_what_a_worker_holds_is_given_back_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving = Serving("tiny")
+
+    async with connected(serving, monkeypatch) as (leases, worker, _):
+        for _ in range(3):
+            await leases.take("")
+        assert serving.under_way == 3
+        await worker.close()
+    assert serving.under_way == 0
