@@ -35,7 +35,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/mutants.md"
 ROOMS = ["runtime", "cluster", "traces", "sandbox", "inference", "tools", "rubrics"]
-ROOMS += ["environments", "evaluation", "bridges", "viewer", "trainer"]
+ROOMS += ["environments", "evaluation", "bridges", "viewer", "trainer", "testing"]
 # What runs inside containers is not found by the record, which a process inherits.
 LEFT_OUT = ("sandbox/inside/", "bridges/harbor/bundled/")
 NOT_COPIED = (".git", ".venv", "__pycache__", "runs", "evals", ".mypy_cache", ".ruff_cache")

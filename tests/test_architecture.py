@@ -67,6 +67,7 @@ HOUSE = [
     ["trainer/sft"],
     ["trainer"],
     ["trainer/commands"],
+    ["testing"],
 ]
 FLOORS = {folder: number for number, folders in enumerate(HOUSE) for folder in folders}
 ROOMS = list(dict.fromkeys(folder.split("/")[0] for folder in FLOORS))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf import search as search
+    from vf import testing as testing
     from vf.bridges.gym.from_gym import GymEnvironment as GymEnvironment
     from vf.bridges.trl.adapter import to_trl as to_trl
     from vf.bridges.verifiers.to_verifiers import to_verifiers as to_verifiers
@@ -107,6 +108,7 @@ _NAMES = {
     "vf.sandbox.scripted_sandbox": "ScriptedSandbox",
     "vf.sandbox.spec": "Build SandboxSpec",
     "vf.search": "search",  # the module itself
+    "vf.testing": "testing",  # the module itself
     "vf.tools.mcp.mcp_tools": "McpTools",
     "vf.tools.sandbox_tools": "BashTool FileTools PythonTool",
     "vf.traces.messages": "Message ToolCall",

@@ -1,6 +1,6 @@
 """Is it a sandbox? Hold any backend to the contract, from the command line or from Python::
 
-results = await check_contract(MySandbox, groups=["files", "timeouts"])
+results = await check_sandbox(MySandbox, groups=["files", "timeouts"])
 assert all(result.outcome != "failed" for result in results)
 """
 
@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from vf.sandbox.selfcheck.check import CheckResult
 from vf.sandbox.selfcheck.command import main
-from vf.sandbox.selfcheck.run import check_contract, group_names
+from vf.sandbox.selfcheck.run import check_sandbox, group_names
 
-__all__ = ["CheckResult", "check_contract", "group_names", "main"]
+__all__ = ["CheckResult", "check_sandbox", "group_names", "main"]

@@ -18,7 +18,7 @@ from vf.sandbox.container.opening import open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.pool import SandboxPool
 from vf.sandbox.selfcheck.check import CheckResult
-from vf.sandbox.selfcheck.run import PATIENCE, check_contract, group_names
+from vf.sandbox.selfcheck.run import PATIENCE, check_sandbox, group_names
 
 MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped"}
 Open = Callable[[], AbstractAsyncContextManager[Any]]
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _run(options: argparse.Namespace) -> list[CheckResult]:
     async with _backend(options) as open_sandbox:
-        return await check_contract(
+        return await check_sandbox(
             open_sandbox,
             groups=options.groups,
             match=options.match,

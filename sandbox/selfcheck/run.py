@@ -37,7 +37,7 @@ def group_names() -> list[str]:
     return list(dict.fromkeys(check.group for check in CHECKS))
 
 
-async def check_contract(
+async def check_sandbox(
     open_sandbox: Callable[[], AbstractAsyncContextManager[Any]],
     *,
     groups: Iterable[str] | None = None,

@@ -11,11 +11,11 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from tests.inference.local_server import listening
 from tests.parts import REQUIRE_ALL
 from vf.cluster import ray_jobs
 from vf.cluster.ray_jobs import submit_job
 from vf.runtime.errors import InfrastructureError
+from vf.testing.fake_server import listening
 
 if not REQUIRE_ALL:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
@@ -72,7 +72,8 @@ class Head:
         app.router.add_post("/api/jobs/", self.submit)
         app.router.add_get("/api/jobs/job-1", self.job)
         app.router.add_get("/api/jobs/job-1/logs/tail", self.logs)
-        async with listening(app) as self.url:
+        async with listening(app) as port:
+            self.url = f"http://127.0.0.1:{port}"
             ready.set()
             await ended.wait()
 

@@ -12,11 +12,11 @@ import pytest
 
 import vf
 from tests.inference.chat_templates import STRIPS_THINKING, tokenizer
-from tests.inference.local_server import completion, in_turn, serve
 from vf.environments.bundled.geo_qa import GeoQA
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.token_client import TokenClient
+from vf.testing import FakeServer, completion
 
 RENDERERS = {
     "shipped": Renderer(tokenizer()),
@@ -33,7 +33,7 @@ async def play(
     environment: GeoQA, task: vf.Task, renderer: Renderer, turns: list[list[int]]
 ) -> tuple[vf.Trace, list[list[int]]]:
     """Have a server sample these ids turn by turn; return the trace and the prompts it got."""
-    async with serve(in_turn([completion(ids) for ids in turns])) as server:
+    async with FakeServer([completion(ids) for ids in turns]) as server:
         client = TokenClient.to(server.base_url, "tiny", max_retries=0)
         model = TokenModel(client, renderer, max_seq_len=8192)
         try:

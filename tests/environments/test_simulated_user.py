@@ -8,17 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 import vf
 from tests.docs.blocks import ROOT, blocks
-from tests.inference.local_server import (
-    LocalServer,
-    chat_completion,
-    error_answer,
-    json_answer,
-    serve,
-)
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 from vf.environments import registry
 from vf.environments.environment import Split
@@ -27,6 +19,8 @@ from vf.inference.models.scripted_model import Line
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.token_client import TokenClient
+from vf.testing import FakeServer, Request, Response, chat_completion
+from vf.testing.fake_server import Script
 from vf.traces.simulated_users import UserRecord, user_of
 from vf.traces.view.plain import print_trace
 
@@ -70,9 +64,9 @@ def record(trace: vf.Trace) -> UserRecord:
     return found
 
 
-def chat(text: str) -> web.Response:
+def chat(text: str) -> Response:
     """Return a chat completion that cost 10 and 2 tokens."""
-    return json_answer(chat_completion(text, usage=(10, 2)))
+    return chat_completion(text, usage=(10, 2))
 
 
 def at(url: str, **more: Any) -> dict[str, Any]:
@@ -80,16 +74,15 @@ def at(url: str, **more: Any) -> dict[str, Any]:
 
 
 def over_http(
-    answer: Callable[[dict[str, Any]], web.Response],
+    answer: Script,
     *lines: str,
-    delay: float = 0.0,
     table: dict[str, Any] | None = None,
     **settings: Any,
-) -> tuple[vf.Trace, LocalServer]:
+) -> tuple[vf.Trace, FakeServer]:
     """Let a real server play the user."""
 
-    async def main() -> tuple[vf.Trace, LocalServer]:
-        async with serve(answer, delay) as server:
+    async def main() -> tuple[vf.Trace, FakeServer]:
+        async with FakeServer(answer) as server:
             environment = Talk(at(server.base_url, **(table or {})), **settings)
             return await talk(environment, *lines), server
 
@@ -154,24 +147,22 @@ def test_what_the_policy_says_can_fill_the_users_context_and_is_scored() -> None
 
 
 def test_the_user_hears_only_so_much_of_a_message() -> None:
-    trace, server = over_http(lambda body: chat("Tea."), "x" * 9000, hears=50)
+    trace, server = over_http("Tea.", "x" * 9000, hears=50)
     assert trace.error is None
     assert last_heard(server.bodies[0]) == "x" * 50 + " (The rest is too long to read.)"
 
 
 @pytest.mark.parametrize(
-    ("answer", "delay", "said"),
+    ("answer", "said"),
     [
-        (lambda body: error_answer(500, "broken"), 0.0, "broken"),
-        (lambda body: error_answer(401, "no such key"), 0.0, "no such key"),
-        (lambda body: chat("  "), 0.0, "answers a greeting with nothing, 3 times"),
-        (lambda body: chat("Tea."), 5.0, "did not answer within 0.2 s"),
+        (Response("broken", 500), "broken"),
+        (Response("no such key", 401), "no such key"),
+        ("  ", "answers a greeting with nothing, 3 times"),
+        (Response(after=asyncio.Event()), "did not answer within 0.2 s"),
     ],
 )
-def test_a_user_that_fails_by_itself_earns_no_reward(
-    answer: Callable[[dict[str, Any]], web.Response], delay: float, said: str
-) -> None:
-    trace, _ = over_http(answer, "Hello.", delay=delay, table={"timeout": 0.2})
+def test_a_user_that_fails_by_itself_earns_no_reward(answer: Script, said: str) -> None:
+    trace, _ = over_http(answer, "Hello.", table={"timeout": 0.2})
     assert trace.reward is None
     assert trace.error is not None
     assert trace.error.boundary == "user"
@@ -183,19 +174,16 @@ def test_a_user_that_fails_by_itself_earns_no_reward(
 @pytest.mark.parametrize(
     ("refusal", "answers"),
     [
-        (lambda: error_answer(400, "content policy"), 2),
-        (lambda: error_answer(500, "crashed"), 2),
-        (lambda: chat(""), 5),
+        (Response("content policy", 400), 2),
+        (Response("crashed", 500), 2),
+        (chat(""), 5),
     ],
     ids=["rejected", "crashed", "silent"],
 )
-def test_the_policy_cannot_void_its_rollout(
-    refusal: Callable[[], web.Response], answers: int
-) -> None:
-    def answer(body: dict[str, Any]) -> web.Response:
-        if any("poison" in str(each["content"]) for each in body["messages"]):
-            return refusal()
-        return chat("Tea.")
+def test_the_policy_cannot_void_its_rollout(refusal: Response, answers: int) -> None:
+    def answer(request: Request) -> Response:
+        said = [str(each["content"]) for each in request.body["messages"]]
+        return refusal if any("poison" in each for each in said) else chat("Tea.")
 
     trace, server = over_http(answer, "Which one?", "poison")
     assert trace.error is None
@@ -209,10 +197,11 @@ def test_the_policy_cannot_void_its_rollout(
 
 def test_the_policy_cannot_void_its_rollout_by_a_slow_answer() -> None:
     async def main() -> vf.Trace:
-        def delay(body: dict[str, Any]) -> float:
-            return 10.0 if "slowly" in last_heard(body) else 0.0
+        def answer(request: Request) -> Response:
+            slow = "slowly" in last_heard(request.body)
+            return Response("Tea.", after=asyncio.Event() if slow else None)
 
-        async with serve(lambda body: chat("Tea."), delay) as server:
+        async with FakeServer(answer) as server:
             return await talk(Talk(at(server.base_url, timeout=0.5), retries=1), "Speak slowly.")
 
     trace = asyncio.run(main())
@@ -223,7 +212,7 @@ def test_the_policy_cannot_void_its_rollout_by_a_slow_answer() -> None:
 
 def test_an_answer_that_fails_once_is_asked_for_again() -> None:
     answers = iter(["", "Hello.", "Green tea."])
-    trace, server = over_http(lambda body: chat(next(answers, "Bye. ###STOP###")), "Which one?")
+    trace, server = over_http(lambda request: next(answers, "Bye. ###STOP###"), "Which one?")
     assert [message.content for message in trace.messages][2::2] == ["Green tea.", "Bye."]
     assert last_heard(server.bodies[1]) == "Hello! How can I help you?"  # without the policy
     seeds = [body["seed"] for body in server.bodies]
@@ -298,7 +287,7 @@ def test_a_user_that_only_calls_tools_ends_the_episode() -> None:
 def test_the_same_seed_gives_the_same_conversation() -> None:
     def seeds(seed: int) -> list[int]:
         async def main() -> list[int]:
-            async with serve(lambda body: chat("Tea.")) as server:
+            async with FakeServer("Tea.") as server:
                 await talk(Talk(at(server.base_url)), seed=seed)
                 return [body["seed"] for body in server.bodies]
 

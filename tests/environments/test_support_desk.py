@@ -10,16 +10,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 import vf
-from tests.inference.local_server import chat_completion, json_answer, serve, tool_call
 from vf.environments.bundled.support.cases import KINDS, Case, draw_case
 from vf.environments.bundled.support.disclosed import Facts, is_informed
 from vf.environments.bundled.support.shop import TODAY
 from vf.environments.bundled.support_desk import SupportDesk
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.models.scripted_model import Line
+from vf.testing import FakeServer, Request
 from vf.traces.simulated_users import user_of
 
 
@@ -199,16 +198,13 @@ def test_a_model_can_play_the_customer() -> None:
     """A real server: it uses the customer's tools, and sees the goal, never the policy's tools."""
     _, task, script = the_case("lost")
 
-    def answer(body: dict[str, Any]) -> web.Response:
-        last = body["messages"][-1]
-        if last["role"] == "user" and "neighbours" in last["content"]:
-            return json_answer(
-                chat_completion(None, tool_calls=[tool_call("look_for_parcel", "{}")])
-            )
-        return json_answer(chat_completion("Yes."))
+    def answer(request: Request) -> Line:
+        last = request.body["messages"][-1]
+        asked = last["role"] == "user" and "neighbours" in last["content"]
+        return {"look_for_parcel": {}} if asked else "Yes."
 
     async def main() -> tuple[vf.Trace, list[dict[str, Any]]]:
-        async with serve(answer) as server:
+        async with FakeServer(answer) as server:
             user = {"model": "customer", "base_url": server.base_url}
             desk = SupportDesk(user=user, kinds=["lost"])
             assert len(desk.services) == 1

@@ -14,14 +14,14 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
-from tests.inference.local_server import chat_completion, listening, tool_call
+from vf.inference.models.scripted_model import Line
+from vf.testing import FakeServer, Request, Response
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ RIGHT = 0.6  # of the answers
 PROMPT_TOKENS = 20
 
 
-def answer(text: str, seed: int) -> str:
+def reversed_or_not(text: str, seed: int) -> str:
     """Return the text backwards, or with its ends swapped back."""
     backwards = text[::-1]
     if random.Random(f"{seed}{text}").random() < RIGHT:
@@ -54,66 +54,45 @@ class StandIn:
         self.how = how
         self.models = how.get("models", [MODEL])
 
-    def problem(self, status: int, message: str) -> web.Response:
-        return web.json_response({"error": {"message": message}}, status=status)
-
     def fixed(self) -> bool:
         return Path(self.how["fixed"]).exists()
 
-    def busy(self) -> web.Response | None:
-        if not self.how.get("busy"):
-            return None
-        refusal = self.problem(self.how["busy"].pop(0), "come back later")
-        refusal.headers["Retry-After"] = "0.01"
-        return refusal
-
-    def unauthorized(self, request: web.Request) -> bool:
+    async def answer(self, request: Request) -> Line | Response:
+        body = request.body or {}
+        if request.method == "POST":
+            print(json.dumps([body.get("seed"), body["messages"][-1]["content"]]), flush=True)
+        if self.how.get("busy"):
+            status = self.how["busy"].pop(0)
+            return Response("come back later", status, {"Retry-After": "0.01"})
         key = self.how.get("key")
-        return key is not None and request.headers.get("Authorization") != f"Bearer {key}"
+        if key is not None and request.headers.get("Authorization") != f"Bearer {key}":
+            return Response("no such key", 401)
+        return await self.chat(body) if request.method == "POST" else self.list_models()
 
-    async def list_models(self, request: web.Request) -> web.Response:
-        if busy := self.busy():
-            return busy
-        if self.unauthorized(request):
-            return self.problem(401, "no such key")
+    def list_models(self) -> Response:
+        card = {"max_model_len": self.how["context"]} if self.how.get("lists_context") else {}
         names = self.how.get("lists", self.models)
-        card: dict[str, Any] = {"object": "model"}
-        if self.how.get("lists_context"):
-            card["max_model_len"] = self.how["context"]
-        return web.json_response(
-            {"object": "list", "data": [card | {"id": name} for name in names]}
-        )
+        return Response({"object": "list", "data": [card | {"id": name} for name in names]})
 
-    async def chat(self, request: web.Request) -> web.Response:
-        try:
-            body = await request.json()
-        except ConnectionResetError:  # its sender was killed meanwhile
-            return self.problem(400, "gone")
-        print(json.dumps([body.get("seed"), body["messages"][-1]["content"]]), flush=True)
-        if busy := self.busy():
-            return busy
-        if self.unauthorized(request):
-            return self.problem(401, "no such key")
+    async def chat(self, body: dict[str, Any]) -> Line | Response:
         context, most = self.how.get("context"), body.get("max_tokens", 1)
         if context is not None and (room := context - PROMPT_TOKENS) < most:
-            return self.problem(
-                400,
+            return Response(
                 f"'max_tokens' or 'max_completion_tokens' is too large: {most}. This model's "
                 f"maximum context length is {context} tokens and your request has "
                 f"{PROMPT_TOKENS} input tokens ({most} > {room}).",
+                400,
             )
         if body["model"] not in self.models:
-            return self.problem(404, f"the model {body['model']!r} does not exist")
+            return Response(f"the model {body['model']!r} does not exist", 404)
         await asyncio.sleep(self.how.get("delay", 0.0))
         prompt = body["messages"][-1]["content"]
         for word in self.how.get("fails", ()):
             if word in prompt and not self.fixed():
-                return self.problem(400, f"{word} cannot be answered")
-        content = answer(prompt.rpartition(" ")[2], body.get("seed") or 0)
+                return Response(f"{word} cannot be answered", 400)
         if self.how.get("calls"):
-            endless = tool_call("calculate", '{"op": "+", "a": 1, "b": 2}')
-            return web.json_response(chat_completion(None, tool_calls=[endless]))
-        return web.json_response(chat_completion(content))
+            return {"calculate": {"op": "+", "a": 1, "b": 2}}
+        return reversed_or_not(prompt.rpartition(" ")[2], body.get("seed") or 0)
 
 
 @contextmanager
@@ -134,17 +113,9 @@ def standing(**how: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 def main() -> None:
-    stand_in = StandIn(json.loads(sys.argv[1]))
-
-    async def run() -> None:
-        app = web.Application()
-        app.router.add_get("/v1/models", stand_in.list_models)
-        app.router.add_post("/v1/chat/completions", stand_in.chat)
-        async with listening(app) as address:
-            print(address, flush=True)
-            await asyncio.Event().wait()
-
-    asyncio.run(run())
+    with FakeServer(StandIn(json.loads(sys.argv[1])).answer, models=None) as server:
+        print(server.url, flush=True)
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

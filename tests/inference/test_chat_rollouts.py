@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 import vf
-from tests.inference.local_server import (
-    Handler,
-    chat_completion,
-    error_answer,
-    in_turn,
-    json_answer,
-    serve,
-    tool_call,
-)
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.runtime.errors import ConfigError, ModelError
+from vf.testing import FakeServer, Response, chat_completion
+from vf.testing.fake_server import Script
 from vf.traces.trace import StopReason, Trace
 
 ASK = [vf.Message("user", "x")]
-ADD = tool_call("add", '{"a": 1}', "c9")
-ANSWER = chat_completion(None, usage=(11, 7), reasoning_content="hm", tool_calls=[ADD])
+ADD = {"id": "c9", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+ANSWER = chat_completion(None, usage=(11, 7), reasoning_content="hm", tool_calls=[ADD]).body
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +28,10 @@ def url() -> Iterator[str]:
 
 
 def respond(
-    answer: Handler, sampling: Sampling | None = None, delay: float = 0.0, **settings: Any
+    answer: Script, sampling: Sampling | None = None, **settings: Any
 ) -> tuple[Reply, list[dict[str, Any]]]:
     async def main() -> tuple[Reply, list[dict[str, Any]]]:
-        async with serve(answer, delay) as server:
+        async with FakeServer(answer) as server:
             model = vf.ChatModel("m", base_url=server.base_url, **{"max_retries": 0} | settings)
             try:
                 conversation = Conversation(list(ASK))
@@ -87,7 +78,7 @@ def test_rollouts_through_the_embedded_server_are_scored(url: str, environment: 
 
 
 def test_an_answer_is_read_with_its_calls_and_reasoning() -> None:
-    reply, _ = respond(lambda body: json_answer(ANSWER))
+    reply, _ = respond(Response(ANSWER))
     (call,) = reply.message.tool_calls
     assert (call.id, call.name, call.arguments) == ("c9", "add", '{"a": 1}')
     assert (reply.message.content, reply.message.reasoning) == ("", "hm")
@@ -97,12 +88,12 @@ def test_an_answer_is_read_with_its_calls_and_reasoning() -> None:
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None, "completion_tokens": None}])
 def test_a_cut_off_answer_says_so_and_usage_may_be_missing(usage: dict[str, None] | None) -> None:
     choice = ANSWER["choices"][0] | {"finish_reason": "length"}
-    reply, _ = respond(lambda body: json_answer(ANSWER | {"choices": [choice], "usage": usage}))
+    reply, _ = respond(Response(ANSWER | {"choices": [choice], "usage": usage}))
     assert (reply.finish_reason, reply.prompt_tokens, reply.completion_tokens) == ("length", 0, 0)
 
 
 def test_only_parameters_that_were_set_are_sent() -> None:
-    _, (plain,) = respond(lambda body: json_answer(ANSWER))
+    _, (plain,) = respond(Response(ANSWER))
     assert plain == {
         "model": "m",
         "messages": [{"role": "user", "content": "x"}],
@@ -111,7 +102,7 @@ def test_only_parameters_that_were_set_are_sent() -> None:
         "top_p": 1.0,
     }
     _, (full,) = respond(
-        lambda body: json_answer(ANSWER),
+        Response(ANSWER),
         Sampling(9, 0.5, 0.9, 5, 0.1, 1.2, seed=3),
         extra_body={"chat_template_kwargs": {"enable_thinking": False}},
     )
@@ -140,8 +131,8 @@ FULL = [
 
 @pytest.mark.parametrize("refusal", ROOM)
 def test_max_tokens_beyond_the_context_are_cut_to_it(refusal: str) -> None:
-    answers = [error_answer(400, refusal), json_answer(ANSWER)]
-    reply, (first, second) = respond(in_turn(answers), Sampling(512, seed=7))
+    answers = [Response(refusal, 400), Response(ANSWER)]
+    reply, (first, second) = respond(answers, Sampling(512, seed=7))
     assert reply.completion_tokens == 7
     assert first.pop("max_tokens") == 512
     assert second == first  # a server's default is all that its context leaves
@@ -149,15 +140,11 @@ def test_max_tokens_beyond_the_context_are_cut_to_it(refusal: str) -> None:
 
 @pytest.mark.parametrize("refusal", FULL)
 def test_a_conversation_longer_than_the_context_ends_truncated_and_scored(refusal: str) -> None:
-    call = ANSWER["choices"][0]["message"]["tool_calls"][0]
-    function = {"name": "calculate", "arguments": '{"op": "+", "a": 1, "b": 2}'}
-    message = {"role": "assistant", "content": None, "tool_calls": [call | {"function": function}]}
-    choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
-    refusals = [error_answer(400, refusal) for _ in range(2)]
-    script = [json_answer(ANSWER | {"choices": [choice]}), *refusals]
+    refused = Response(refusal, 400)
+    script: Script = [{"calculate": {"op": "+", "a": 1, "b": 2}}, refused, refused]
 
     async def main() -> Trace:
-        async with serve(in_turn(script)) as server:
+        async with FakeServer(script) as server:
             model = vf.ChatModel("m", base_url=server.base_url, max_retries=0)
             environment = vf.make("calculator")
             try:
@@ -175,16 +162,11 @@ def test_a_conversation_longer_than_the_context_ends_truncated_and_scored(refusa
 def test_tools_in_text_reach_a_server_that_takes_none() -> None:
     """The system prompt lists them, and the call in the answer's text is run."""
 
-    def said(text: str) -> web.Response:
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        return json_answer(ANSWER | {"choices": [choice]})
-
     call = '{"name": "calculate", "arguments": {"op": "+", "a": 3, "b": 4}}'
-    answers = [said(f"<think>Sum.</think>I add.<tool_call>{call}</tool_call>"), said("Answer: 7")]
+    answers = [f"<think>Sum.</think>I add.<tool_call>{call}</tool_call>", "Answer: 7"]
 
     async def main() -> tuple[Trace, list[dict[str, Any]]]:
-        async with serve(in_turn(answers)) as server:
+        async with FakeServer(answers) as server:
             model = vf.ChatModel("m", base_url=server.base_url, max_retries=0, tool_style="text")
             try:
                 task = vf.Task("t", "Compute 3 + 4.", 7, {"operations": 1})
@@ -207,17 +189,17 @@ def test_tools_in_text_reach_a_server_that_takes_none() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (error_answer(400, "no such parameter"), "BadRequestError.*no such parameter"),
-        (error_answer(404, "no such model"), "NotFoundError.*no such model"),
-        (error_answer(500, "broken"), "InternalServerError.*broken"),
-        (json_answer(ANSWER | {"choices": []}), "no choices"),
-        (web.Response(text="<html>hi</html>", content_type="text/html"), "chat completion"),
-        (web.Response(text="{", content_type="application/json"), "m: "),
+        (Response("no such parameter", 400), "BadRequestError.*no such parameter"),
+        (Response("no such model", 404), "NotFoundError.*no such model"),
+        (Response("broken", 500), "InternalServerError.*broken"),
+        (Response(ANSWER | {"choices": []}), "no choices"),
+        (Response(b"<html>hi</html>"), "chat completion"),
+        (Response(b"{"), "m: "),
     ],
 )
-def test_a_failing_server_is_a_model_error(answer: web.Response, reason: str) -> None:
+def test_a_failing_server_is_a_model_error(answer: Response, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
-        respond(in_turn([answer]))
+        respond([answer])
 
 
 @pytest.mark.parametrize(
@@ -233,12 +215,12 @@ def test_an_answer_that_cannot_be_read_is_a_model_error(
 ) -> None:
     choice = ANSWER["choices"][0] | {"message": {"role": "assistant", **message}}
     with pytest.raises(ModelError, match=reason):
-        respond(in_turn([json_answer(ANSWER | {"choices": [choice]})]))
+        respond([Response(ANSWER | {"choices": [choice]})])
 
 
 def test_a_silent_server_is_a_model_error() -> None:
     with pytest.raises(ModelError, match=r"did not answer within 0\.2 s, its timeout"):
-        respond(lambda body: json_answer(ANSWER), delay=math.inf, timeout=0.2)
+        respond(Response(after=asyncio.Event()), timeout=0.2)
 
 
 def test_each_run_of_asyncio_may_ask_the_same_model(url: str) -> None:
@@ -251,8 +233,8 @@ def test_each_run_of_asyncio_may_ask_the_same_model(url: str) -> None:
 
 
 def test_passing_failures_are_tried_again() -> None:
-    script = [error_answer(503, "busy"), json_answer(ANSWER)]
-    reply, bodies = respond(in_turn(script), max_retries=2)
+    script = [Response("busy", 503), Response(ANSWER)]
+    reply, bodies = respond(script, max_retries=2)
     assert reply.message.tool_calls
     assert len(bodies) == 2
 

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from tests.inference.chat_templates import FORGETS, STRICT, tokenizer
-from tests.inference.local_server import error_answer, in_turn, serve
 from tests.inference.token_talk import Turn, talk
 from vf.inference.model import ContextFull, Conversation, Sampling
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError
+from vf.testing import FakeServer, Response
 from vf.traces.messages import Message
 
 # Renders whole conversations, but not the short closed one that the bridge is read from.
@@ -101,7 +101,7 @@ def test_a_turn_without_an_answer_leaves_no_tokens_behind(template: str | None) 
         spoken = await talk(renderer, FIRST, [Turn(YES, ["two"])])
         conversation = spoken.conversation
         held = [list(branch.token_ids) for branch in conversation.branches]
-        async with serve(in_turn([error_answer(400, "no")])) as server:
+        async with FakeServer([Response("no", 400)]) as server:
             client = TokenClient.to(server.base_url, "tiny")
             full = TokenModel(client, renderer, max_seq_len=len(held[0]) + 1)
             failing = TokenModel(client, renderer, max_seq_len=1000)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,45 +13,32 @@ from huggingface_hub import constants
 
 from vf.inference.model_files import Checkpoint, find_model, resolve_model
 from vf.runtime.errors import ConfigError
+from vf.testing import FakeServer, Request, Response
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
-class Hub(BaseHTTPRequestHandler):
-    """Has one model, ``here/model``."""
-
-    def do_GET(self) -> None:
-        found = self.path.startswith("/api/models/here/model")
-        body = b'{"id": "here/model"}' if found else b"{}"
-        self.send_response(200 if found else 404)
-        if not found:
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
+def has_one_model(request: Request) -> Response:
+    """Answer as a hub that has ``here/model`` and no other."""
+    if request.path.startswith("/api/models/here/model"):
+        return Response({"id": "here/model"})
+    return Response({}, 404, {"X-Error-Code": "RepoNotFound"})
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     """A hub on this machine, and an empty cache."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.chdir(tmp_path)
-    server = HTTPServer(("127.0.0.1", 0), Hub)
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with FakeServer(has_one_model) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        yield server
 
 
 @pytest.fixture
-def down(hub: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def down(hub: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """No hub: nothing listens where it should be."""
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
 
@@ -67,12 +52,12 @@ def cache(tmp_path: Path, owner: str, name: str) -> None:
     (folder / "snapshots" / REVISION / "config.json").write_text("{}")
 
 
-def test_a_model_that_the_hub_has_is_left_to_it(hub: HTTPServer) -> None:
+def test_a_model_that_the_hub_has_is_left_to_it(hub: FakeServer) -> None:
     assert find_model("here/model") == "here/model"
     assert constants.HF_HUB_OFFLINE is False
 
 
-def test_a_model_that_the_hub_does_not_have_is_reported(hub: HTTPServer) -> None:
+def test_a_model_that_the_hub_does_not_have_is_reported(hub: FakeServer) -> None:
     with pytest.raises(
         ConfigError, match=r"there is no such folder \(.*\), and http.* has no model"
     ):
@@ -95,7 +80,7 @@ def test_without_a_hub_a_cached_model_is_loaded_without_asking_again(
     assert constants.HF_HUB_OFFLINE is True
 
 
-def test_offline_mode_asks_nobody(hub: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_asks_nobody(hub: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set"):
         find_model("here/another")
@@ -111,7 +96,7 @@ def test_offline_mode_asks_nobody(hub: HTTPServer, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_folder_that_is_not_there_is_reported_at_once(
-    hub: HTTPServer, tmp_path: Path, name: str, said: str
+    hub: FakeServer, tmp_path: Path, name: str, said: str
 ) -> None:
     (tmp_path / "models").mkdir()
     with pytest.raises(ConfigError, match=said):

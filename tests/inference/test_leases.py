@@ -10,12 +10,12 @@ from random import Random
 
 import pytest
 
-from tests.inference.local_server import LocalServer, completion, error_answer, serve
 from vf.inference.leases import Lease, Member, Router, Slot
 from vf.inference.model import Sampling
 from vf.inference.serving import Serving
 from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ServerDown
+from vf.testing import FakeServer, Response, completion
 
 
 def slots(count: int) -> list[Slot]:
@@ -219,13 +219,13 @@ def test_several_event_loops_share_the_servers() -> None:
 
 
 async def two_servers(
-    answers: Callable[[Slot, LocalServer], Callable[[dict[str, object]], object]],
+    answer: Callable[[Slot, FakeServer], Response],
 ) -> tuple[list[int], list[int]]:
     """Ask for ten completions of two servers; return the ids, and the requests of each server."""
     servers = slots(2)
     async with (
-        serve(lambda body: answers(servers[0], one)(body)) as one,  # type: ignore[arg-type, return-value]
-        serve(lambda body: answers(servers[1], two)(body)) as two,  # type: ignore[arg-type, return-value]
+        FakeServer(lambda request: answer(servers[0], one)) as one,
+        FakeServer(lambda request: answer(servers[1], two)) as two,
     ):
         for slot, server in zip(servers, (one, two), strict=True):
             slot.member = Member(server.base_url)
@@ -243,30 +243,24 @@ async def two_servers(
 def test_a_request_that_a_server_takes_down_with_it_is_asked_of_another() -> None:
     crashed: list[Slot] = []
 
-    def answers(slot: Slot, server: LocalServer) -> Callable[[dict[str, object]], object]:
-        def answer(body: dict[str, object]) -> object:
-            if len(server.bodies) == 3 and not crashed:
-                crashed.append(slot)
-                slot.serving.down()
-                return error_answer(400, "EngineCore encountered an issue")
-            return completion([7])
+    def answer(slot: Slot, server: FakeServer) -> Response:
+        if len(server.bodies) == 3 and not crashed:
+            crashed.append(slot)
+            slot.serving.down()
+            return Response("EngineCore encountered an issue", 400)
+        return completion([7])
 
-        return answer
-
-    found, counts = asyncio.run(two_servers(answers))
+    found, counts = asyncio.run(two_servers(answer))
     assert found == [7] * 10
     assert sum(counts) == 11, "one was asked twice"
     assert sorted(counts) == [3, 8]
 
 
 def test_a_request_that_takes_down_every_server_is_not_asked_for_ever() -> None:
-    def answers(slot: Slot, server: LocalServer) -> Callable[[dict[str, object]], object]:
-        def answer(body: dict[str, object]) -> object:
-            slot.serving.down()
-            slot.serving.up()
-            return error_answer(400, "EngineCore encountered an issue")
-
-        return answer
+    def answer(slot: Slot, server: FakeServer) -> Response:
+        slot.serving.down()
+        slot.serving.up()
+        return Response("EngineCore encountered an issue", 400)
 
     with pytest.raises(ServerDown, match="EngineCore encountered"):
-        asyncio.run(two_servers(answers))
+        asyncio.run(two_servers(answer))

@@ -10,9 +10,8 @@ import sys
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from tests.inference.local_server import completion, listening
+from vf.testing import FakeServer, Request, Response, completion
 
 SCRIPT = [sys.executable, "-m", "tests.inference.many_requests"]
 COUNT = 1000
@@ -25,16 +24,14 @@ def limited() -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_client_queues_what_its_open_files_do_not_allow_and_reports_it_once() -> None:
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: Request) -> Response:
         await asyncio.sleep(0.1)
         return completion([5])
 
     async def main() -> tuple[bytes, bytes]:
-        app = web.Application()
-        app.router.add_post("/v1/completions", answer)
-        async with listening(app) as address:
+        async with FakeServer(answer) as server:
             process = await asyncio.create_subprocess_exec(
-                *(*SCRIPT, "ask", f"{address}/v1", str(COUNT)), stdout=-1, stderr=-1, **limited()
+                *(*SCRIPT, "ask", server.base_url, str(COUNT)), stdout=-1, stderr=-1, **limited()
             )
             return await asyncio.wait_for(process.communicate(), 120)
 

@@ -8,10 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 import vf
-from tests.inference.local_server import chat_completion, completion, error_answer, json_answer
 from tests.inference.patient_server import TIMEOUT, Server, forever, serving
 from tests.waiting import Clock, until
 from vf.inference.completions import Completion
@@ -20,6 +18,7 @@ from vf.inference.serving import Serving
 from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError, ServerDown
 from vf.runtime.own_deadline import clocked
+from vf.testing import Response, chat_completion, completion
 
 SHORT = 0.2  # where it is waited for
 
@@ -42,7 +41,7 @@ def test_an_answer_is_waited_for_as_long_as_the_server_samples(clock: Clock) -> 
     async def main() -> None:
         async with serving() as (server, client):
 
-            async def slowly(number: int) -> web.Response:
+            async def slowly(number: int) -> Response:
                 for tokens in range(40):
                     server.tokens = float(tokens)
                     await clock.skip(TIMEOUT / 8)
@@ -96,7 +95,7 @@ def test_an_answer_that_waits_in_the_servers_queue_is_not_given_up_while_others_
 
         async with serving() as (server, client):
 
-            async def one_by_one(number: int) -> web.Response:
+            async def one_by_one(number: int) -> Response:
                 await until(lambda: server.requests == 8 and len(came) == number - 1)
                 await clock.skip(TIMEOUT / 2)
                 return completion([number])
@@ -117,7 +116,7 @@ def test_time_in_which_the_server_is_paused_does_not_count(clock: Clock) -> None
         served, let_go = Serving("m"), asyncio.Event()
         async with serving(served) as (server, client):
 
-            async def when_let_go(number: int) -> web.Response:
+            async def when_let_go(number: int) -> Response:
                 await let_go.wait()
                 return completion([5])
 
@@ -143,8 +142,8 @@ def test_a_server_that_is_paused_or_overloaded_is_waited_for(
     async def main() -> None:
         async with serving(max_retries=1) as (server, client):
 
-            async def later(number: int) -> web.Response:
-                return completion([5]) if number > 6 else error_answer(status, "paused")
+            async def later(number: int) -> Response:
+                return completion([5]) if number > 6 else Response("paused", status)
 
             server.answer = later
             answers = await asyncio.gather(*(ask(client) for _ in range(3)))
@@ -160,9 +159,9 @@ def test_a_server_is_waited_for_longer_than_an_answer_may_take(clock: Clock) -> 
     async def main() -> None:
         async with serving(max_retries=1) as (server, client):
 
-            async def later(number: int) -> web.Response:
+            async def later(number: int) -> Response:
                 await clock.skip(TIMEOUT / 2)
-                return completion([5]) if number > 6 else error_answer(503, "paused")
+                return completion([5]) if number > 6 else Response("paused", 503)
 
             server.answer = later
             assert (await ask(client)).token_ids == [5]
@@ -174,8 +173,8 @@ def test_a_server_that_stays_away_is_given_up_at_a_deadline() -> None:
     async def main() -> None:
         async with serving(away=0.3) as (server, client):
 
-            async def paused(number: int) -> web.Response:
-                return error_answer(503, "paused")
+            async def paused(number: int) -> Response:
+                return Response("paused", 503)
 
             server.answer = paused
             with pytest.raises(ModelError, match=r"answered 503: paused \(for 0\.3 s"):
@@ -191,12 +190,12 @@ def test_a_server_that_has_answered_is_waited_for_while_it_refuses_connections(
     async def main() -> None:
         async with serving(max_retries=1, known=known) as (server, client):
             _ = known or await ask(client)
-            await server.stop()
+            await server.http.stop()
             asking = asyncio.create_task(ask(client))
             await clock.skip(3 * TIMEOUT)
             done, _ = await asyncio.wait([asking], timeout=0.3)
             assert not done
-            await server.start()
+            await server.http.start()
             assert (await asking).token_ids == [5, 6]
 
     run(main)
@@ -205,7 +204,7 @@ def test_a_server_that_has_answered_is_waited_for_while_it_refuses_connections(
 def test_an_address_where_nothing_has_ever_answered_is_not_waited_for() -> None:
     async def main() -> None:
         async with serving(max_retries=2) as (server, client):
-            await server.stop()
+            await server.http.stop()
             with pytest.raises(ModelError, match=r"ClientConnectorError.*after 3 attempts"):
                 await ask(client)
 
@@ -217,7 +216,7 @@ def test_the_end_of_our_own_server_is_an_outage_at_once_though_it_refuses_connec
         served = Serving("m")
         async with serving(served) as (server, client):
             await ask(client)
-            await server.stop()
+            await server.http.stop()
             asking = asyncio.create_task(ask(client))
             await asyncio.sleep(0)
             served.down()
@@ -232,8 +231,8 @@ def test_a_timeout_of_the_server_or_a_proxy_is_not_asked_for_again(status: int) 
     async def main() -> None:
         async with serving() as (server, client):
 
-            async def late(number: int) -> web.Response:
-                return error_answer(status, "too late")
+            async def late(number: int) -> Response:
+                return Response("too late", status)
 
             server.answer = late
             with pytest.raises(ModelError, match=f"answered {status}: too late"):
@@ -248,10 +247,10 @@ def test_an_attempt_after_a_publish_asks_for_the_new_weights() -> None:
         served = Serving("m", 1)
         async with serving(served) as (server, client):
 
-            async def published(number: int) -> web.Response:
+            async def published(number: int) -> Response:
                 if number == 1:
                     served.switch("m", 2)
-                    return error_answer(503, "paused")
+                    return Response("paused", 503)
                 return completion([5], weight_versions=None)
 
             server.answer = published
@@ -264,7 +263,7 @@ def test_a_rollouts_clock_does_not_run_while_a_server_answers(clock: Clock) -> N
     async def main() -> None:
         async with serving(timeout=10_000.0) as (server, client):
 
-            async def late(number: int) -> web.Response:
+            async def late(number: int) -> Response:
                 await clock.skip(1000.0)
                 return completion([5])
 
@@ -282,7 +281,7 @@ def test_a_rollouts_clock_does_not_run_while_a_server_answers(clock: Clock) -> N
 
 def chat(server: Server, **settings: Any) -> vf.ChatModel:
     how = {"timeout": TIMEOUT} | settings
-    return vf.ChatModel("m", base_url=server.url, api_key="x", **how)
+    return vf.ChatModel("m", base_url=server.http.base_url, api_key="x", **how)
 
 
 def test_a_chat_answer_that_takes_too_long_is_given_up_and_not_asked_for_again() -> None:
@@ -304,12 +303,8 @@ def test_a_chat_api_that_is_overloaded_is_waited_for() -> None:
     async def main() -> None:
         async with serving() as (server, _):
 
-            async def later(number: int) -> web.Response:
-                return (
-                    json_answer(chat_completion("hi"))
-                    if number > 3
-                    else error_answer(429, "slow down")
-                )
+            async def later(number: int) -> Response:
+                return chat_completion("hi") if number > 3 else Response("slow down", 429)
 
             server.answer, model = later, chat(server, max_retries=1)
             reply = await model.respond(Conversation([vf.Message("user", "x")]), Sampling())
@@ -324,9 +319,9 @@ def test_a_chat_api_without_credit_is_not_waited_for() -> None:
     async def main() -> None:
         async with serving() as (server, _):
 
-            async def poor(number: int) -> web.Response:
+            async def poor(number: int) -> Response:
                 error = {"message": "no credit", "type": "x", "code": "insufficient_quota"}
-                return json_answer({"error": error}, 429)
+                return Response({"error": error}, 429)
 
             server.answer, model = poor, chat(server)
             with pytest.raises(ModelError, match="no credit"):

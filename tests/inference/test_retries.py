@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import vf
-from tests.inference.local_server import completion, error_answer, in_turn, json_answer, serve
 from tests.inference.providers.table import PROVIDERS
 from tests.rubrics.one_answer import answered
 from tests.rubrics.scripted_judge import saying, verdicts
@@ -20,6 +19,7 @@ from vf.inference.patience import AWAY_SECONDS, Again, Patience, Request
 from vf.inference.token_client import TokenClient
 from vf.inference.wire import MOST_AFTER, refusal, retry_after
 from vf.runtime.errors import ModelError
+from vf.testing import FakeServer, Response, completion
 
 NOW = datetime(2020, 3, 1, 12, tzinfo=UTC)
 GOOD = PROVIDERS["openai"].answer("Hello!")
@@ -97,15 +97,15 @@ def test_models_and_judges_repeat_what_passes(status: int, monkeypatch: pytest.M
     monkeypatch.setattr("vf.inference.patience.pause", lambda backoff, attempt: 0.0)
 
     async def main() -> None:
-        refused = [error_answer(status, "Come back later.") for _ in range(2)]
-        async with serve(in_turn([*refused, json_answer(GOOD)])) as server:
+        refused = [Response("Come back later.", status) for _ in range(2)]
+        async with FakeServer([*refused, Response(GOOD)]) as server:
             model = vf.ChatModel("m", base_url=server.base_url)
             reply = await model.respond(Conversation([vf.Message("user", "x")]), Sampling())
             await model.close()
             assert (reply.message.content, len(server.bodies)) == ("Hello!", 3)
-        script = iter([error_answer(status, "Come back later.") for _ in range(2)])
+        script = iter([Response("Come back later.", status) for _ in range(2)])
         verdict = saying(*verdicts("right"))
-        async with serve(lambda body: next(script, None) or verdict(body)) as server:
+        async with FakeServer(lambda request: next(script, None) or verdict(request)) as server:
             judge = vf.Judge("m", base_url=server.base_url, api_key_env=None)
             assert await judge(answered("4", "4")) == 1.0
             await judge.close()
@@ -117,7 +117,7 @@ def test_models_and_judges_repeat_what_passes(status: int, monkeypatch: pytest.M
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 410, 418, 451, 501])
 def test_what_does_not_pass_is_final(status: int) -> None:
     async def main() -> list[Any]:
-        async with serve(lambda body: error_answer(status, "No.")) as server:
+        async with FakeServer(Response("No.", status)) as server:
             model = vf.ChatModel("m", base_url=server.base_url)
             with pytest.raises(ModelError, match=f": {status}: No"):
                 await model.respond(Conversation([vf.Message("user", "x")]), Sampling())
@@ -131,7 +131,7 @@ def test_what_does_not_pass_is_final(status: int) -> None:
 def test_an_engine_that_was_interrupted_is_asked_again(reason: str) -> None:
     async def main() -> None:
         interrupted = [completion([5], reason), completion([], reason)]
-        async with serve(in_turn([*interrupted, completion([5, 6])])) as server:
+        async with FakeServer([*interrupted, completion([5, 6])]) as server:
             client = TokenClient.to(server.base_url, "m", backoff=0.0)
             found = await client.complete([1], Sampling(8), [0])
             await client.close()

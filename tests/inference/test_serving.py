@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.inference.local_server import completion, error_answer, serve
 from tests.inference.one_server import leased, leases_of
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
 from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError, ServerDown
+from vf.testing import FakeServer, Request, Response, completion
 
 OPS = st.sampled_from(["lease", "release", "switch", "crash", "back"])
 
@@ -125,14 +125,14 @@ def test_a_failed_request_is_an_outage_only_if_the_server_went_down(
     async def run() -> None:
         serving = Serving("m")
 
-        def answer(body: object) -> object:
+        def answer(request: Request) -> Response:
             if crashes:
                 serving.down()
             if back:
                 serving.up()
-            return error_answer(400, "EngineCore encountered an issue")
+            return Response("EngineCore encountered an issue", 400)
 
-        async with serve(answer) as server:  # type: ignore[arg-type]
+        async with FakeServer(answer) as server:
             client = TokenClient.to(server.base_url, serving, max_retries=0)
             try:
                 with pytest.raises(ModelError, match="EngineCore encountered") as error:
@@ -150,12 +150,12 @@ def test_a_request_asks_for_what_was_served_when_it_began_and_is_counted() -> No
         serving = Serving("m1", 1)
         seen: list[bool] = []
 
-        def answer(body: dict[str, object]) -> object:
+        def answer(request: Request) -> Response:
             serving.switch("m2", 2)
             seen.append(serving.in_use("m1"))
             return completion([5, 6], weight_versions=None)
 
-        async with serve(answer) as server:  # type: ignore[arg-type]
+        async with FakeServer(answer) as server:
             client = TokenClient.to(server.base_url, serving, max_retries=0)
             first = await client.complete([1], Sampling(), [0])
             second = await client.complete([1], Sampling(), [0])

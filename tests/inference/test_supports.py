@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.inference.local_server import json_answer, serve
 from vf.inference.completions import Completion, Wire, generate_wire, vllm_wire
 from vf.inference.model import Sampling
 from vf.inference.serving import Served
 from vf.inference.supports import TIES
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
+from vf.testing import FakeServer, Response
 
 # Of two sampled tokens: the log-probabilities of the likeliest, and of those filtered out.
 TOLD = [{7: math.log(0.75), 3: math.log(0.25), 9: -9999.0}, {5: 0.0, 2: -9999.0}]
@@ -48,7 +48,7 @@ def ask(
 ) -> tuple[Completion, dict[str, Any]]:
     async def run() -> tuple[Completion, dict[str, Any]]:
         answer = {"choices": [{"index": 0, "finish_reason": "length", **choice}]}
-        async with serve(lambda body: json_answer(answer)) as server:
+        async with FakeServer(Response(answer)) as server:
             client = JsonClient(server.base_url.removesuffix("/v1"), max_retries=0)
             if wire is vllm_wire:
                 client = JsonClient(server.base_url, max_retries=0)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.inference.chat_templates import tokenizer
-from tests.inference.local_server import completion, in_turn, serve
 from tests.inference.token_talk import Turn, talk
 from vf.inference.experts import encode_experts
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
@@ -16,6 +15,7 @@ from vf.inference.models.token_model import PromptTooLong, TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError
+from vf.testing import FakeServer, completion
 from vf.traces.messages import Message
 
 RENDERER = Renderer(tokenizer(), stop_token_ids=[0])
@@ -30,7 +30,7 @@ def ask(
 
     async def run() -> tuple[Conversation, list[dict[str, Any]]]:
         conversation = Conversation(list(FIRST))
-        async with serve(in_turn([completion([5, 6, 2], **changes or {})])) as server:
+        async with FakeServer([completion([5, 6, 2], **changes or {})]) as server:
             client = TokenClient.to(server.base_url, "m", max_retries=0)
             model = TokenModel(client, RENDERER, **{"max_seq_len": 1000} | limits)
             try:
@@ -97,7 +97,7 @@ def test_the_message_ends_before_the_stop_text_and_says_which_it_was() -> None:
     script = [completion(ids, "length")]
 
     async def run() -> Reply:
-        async with serve(in_turn(script)) as server:
+        async with FakeServer(script) as server:
             client = TokenClient.to(server.base_url, "m", max_retries=0)
             model = TokenModel(client, RENDERER, max_seq_len=1000)
             reply = await model.respond(Conversation(list(FIRST)), Sampling(stop=("Obs", "two")))
@@ -129,7 +129,7 @@ def test_the_prompt_limit_holds_for_the_first_prompt_only() -> None:
     async def run() -> int:
         spoken = await talk(RENDERER, FIRST, [Turn([5, 2], ["more"])])
         conversation = spoken.conversation
-        async with serve(in_turn([completion([5, 2])])) as server:
+        async with FakeServer([completion([5, 2])]) as server:
             client = TokenClient.to(server.base_url, "m")
             model = TokenModel(client, RENDERER, max_seq_len=1000, max_prompt_len=len(PROMPT))
             reply = await model.respond(conversation, Sampling())

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.inference.local_server import completion, in_turn, serve
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.token_client import TokenClient
+from vf.testing import FakeServer, completion
 from vf.traces.messages import Message
 
 
@@ -49,7 +49,7 @@ async def talk(
     conversation = Conversation(list(first), list(tools))
     replies: list[Reply] = []
     script = [completion(t.ids, t.finish_reason, version=k) for k, t in enumerate(turns)]
-    async with serve(in_turn(script)) as server:
+    async with FakeServer(script) as server:
         client = TokenClient.to(server.base_url, "tiny", max_retries=0)
         model = TokenModel(client, renderer, max_seq_len=max_seq_len)
         try:

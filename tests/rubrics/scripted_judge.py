@@ -6,35 +6,31 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from aiohttp import web
-
-from tests.inference.local_server import Handler, chat_completion, json_answer
 from vf.rubrics.judge import Judge
+from vf.testing import Request, Response, chat_completion
 
-Request = dict[str, Any]
 
-
-def nonce_of(body: Request) -> str:
+def nonce_of(body: dict[str, Any]) -> str:
     """Return the nonce that a request asks for."""
     found = re.search(r"VERDICT (\w+) <criterion>", body["messages"][0]["content"])
     assert found is not None
     return found[1]
 
 
-def chat(text: str, finish_reason: str = "stop", **message: Any) -> web.Response:
+def chat(text: str, finish_reason: str = "stop", **message: Any) -> Response:
     """Return a chat completion that cost 100 and 10 tokens."""
-    return json_answer(chat_completion(text, finish_reason, (100, 10), **message))
+    return chat_completion(text, finish_reason, (100, 10), **message)
 
 
-def saying(*replies: str | Callable[[Request], str]) -> Handler:
+def saying(*replies: str | Callable[[dict[str, Any]], str]) -> Callable[[Request], Response]:
     """Answer with the replies in turn, the last one for ever; ``NONCE`` becomes the nonce."""
     script = iter(replies)
     last = replies[-1]
 
-    def answer(body: Request) -> web.Response:
+    def answer(request: Request) -> Response:
         reply = next(script, last)
-        text = reply(body) if callable(reply) else reply
-        return chat(text.replace("NONCE", nonce_of(body)))
+        text = reply(request.body) if callable(reply) else reply
+        return chat(text.replace("NONCE", nonce_of(request.body)))
 
     return answer
 

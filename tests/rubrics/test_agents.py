@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 import vf
-from tests.inference.local_server import serve
 from tests.rubrics.scripted_judge import judge_at, saying, verdicts
 from tests.rubrics.traces import gate_of, penalty_of
 from tests.traces.agents import delegated
 from vf.rubrics import penalties
 from vf.rubrics.penalties.rules import keeps_policy
+from vf.testing import FakeServer
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_question_of_a_judge_holds_no_word_of_the_judged_model() -> None:
     trace = delegated()
 
     async def run() -> str:
-        async with serve(saying(*verdicts("right"))) as server:
+        async with FakeServer(saying(*verdicts("right"))) as server:
             judge = judge_at(server.base_url)
             await judge(trace)
             await judge.close()

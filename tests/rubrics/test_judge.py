@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 import vf
-from tests.inference.local_server import Handler, LocalServer, error_answer, serve
 from tests.rubrics.one_answer import answered
 from tests.rubrics.scripted_judge import chat, judge_at, nonce_of, saying, verdicts
 from vf.rubrics.judge import Judge
 from vf.rubrics.judge_prompt import Criterion
 from vf.runtime.errors import ConfigError, RubricError
+from vf.testing import FakeServer, Request, Response
+from vf.testing.fake_server import Script
 from vf.traces.trace import Score
 
 CLEAR = Criterion("Is it clear?", {"no": 0.0, "somewhat": 0.4, "yes": 1.0}, name="clear")
@@ -24,13 +24,13 @@ RUDE = Criterion("Is it rude?", {"polite": 0.0, "rude": 1.0}, name="rude", weigh
 
 
 def judged(
-    server: Handler, trace: vf.Trace | None = None, /, **settings: Any
-) -> tuple[float, vf.Trace, LocalServer]:
+    server: Script, trace: vf.Trace | None = None, /, **settings: Any
+) -> tuple[float, vf.Trace, FakeServer]:
     """Judge one trace through a real server."""
     trace = trace or answered("4", "4")
 
-    async def run() -> tuple[float, LocalServer]:
-        async with serve(server) as served:
+    async def run() -> tuple[float, FakeServer]:
+        async with FakeServer(server) as served:
             judge = judge_at(served.base_url, **settings)
             value = await judge(trace)
             await judge.close()
@@ -90,7 +90,7 @@ def test_votes_are_drawn_with_different_seeds_and_nonces() -> None:
 
 def test_what_it_cost_is_in_the_record_and_not_in_the_reward() -> None:
     async def run() -> tuple[Score, vf.Trace, Judge]:
-        async with serve(saying("Hm.", *verdicts("partly right"))) as server:
+        async with FakeServer(saying("Hm.", *verdicts("partly right"))) as server:
             judge = judge_at(server.base_url)
             trace = answered("4", "4")
             return await vf.Rubric(outcome=judge).score(trace), trace, judge
@@ -110,7 +110,7 @@ def test_what_it_cost_is_in_the_record_and_not_in_the_reward() -> None:
 
 def test_it_serves_as_penalty_and_metric_too() -> None:
     async def run() -> Score:
-        async with serve(saying(*verdicts("rude", name="rude"))) as server:
+        async with FakeServer(saying(*verdicts("rude", name="rude"))) as server:
             penalty = judge_at(server.base_url, criteria=RUDE, name="rude")
             metric = judge_at(server.base_url, criteria=RUDE, name="rudeness")
             rubric = vf.Rubric(
@@ -132,7 +132,7 @@ async def ask_twice(first: Judge, second: Judge, *traces: vf.Trace) -> None:
 
 def test_the_same_question_is_asked_once() -> None:
     async def run() -> tuple[list[Any], int]:
-        async with serve(saying(*verdicts("right"))) as server:
+        async with FakeServer(saying(*verdicts("right"))) as server:
             judge = judge_at(server.base_url, votes=2)
             traces = [answered("4", "4"), answered("4", "4")]
             await ask_twice(judge, judge, *traces)
@@ -163,7 +163,7 @@ def test_whatever_matters_is_asked_again(change: dict[str, Any], tmp_path: Path)
         return f"Seen.\nVERDICT NONCE {'clear: yes' if clear else 'correct: right'}"
 
     async def run() -> int:
-        async with serve(saying(reply)) as server:
+        async with FakeServer(saying(reply)) as server:
             settings = {"base_url": server.base_url, "api_key_env": None, "cache": tmp_path}
             first = Judge("judge", **settings)  # type: ignore[arg-type]
             second = Judge(**{"model": "judge"} | settings | change)
@@ -175,7 +175,7 @@ def test_whatever_matters_is_asked_again(change: dict[str, Any], tmp_path: Path)
 
 def test_each_vote_is_kept_as_its_own() -> None:
     async def run() -> list[float]:
-        async with serve(saying(*verdicts("right", "wrong"))) as server:
+        async with FakeServer(saying(*verdicts("right", "wrong"))) as server:
             judge = judge_at(server.base_url, votes=2)
             return [await judge(answered("4", "4")) for _ in range(2)]
 
@@ -188,7 +188,7 @@ def test_a_folder_outlives_the_judge_and_a_broken_file_is_asked_again(tmp_path: 
 
     async def run() -> list[int]:
         counts = []
-        async with serve(saying(*verdicts("right"))) as server:
+        async with FakeServer(saying(*verdicts("right"))) as server:
             for damage in (None, None, "{"):
                 if damage is not None:
                     cached()[0].write_text(damage)
@@ -205,7 +205,7 @@ def test_a_folder_outlives_the_judge_and_a_broken_file_is_asked_again(tmp_path: 
 
 def test_an_error_is_never_cached() -> None:
     async def run() -> float:
-        async with serve(saying("Hm.", *verdicts("right"))) as server:
+        async with FakeServer(saying("Hm.", *verdicts("right"))) as server:
             judge = judge_at(server.base_url, retries=0)
             with pytest.raises(RubricError, match="no usable verdict"):
                 await judge(answered("4", "4"))
@@ -214,27 +214,18 @@ def test_an_error_is_never_cached() -> None:
     assert asyncio.run(run()) == 1.0
 
 
-def refusing(body: dict[str, Any]) -> web.Response:
-    return error_answer(401, "no such key")
-
-
-def failing(body: dict[str, Any]) -> web.Response:
-    return web.Response(text="<html>Oops</html>", content_type="text/html")
-
-
-def unknowing(body: dict[str, Any]) -> web.Response:
-    return error_answer(404, "no model judge")
-
-
 @pytest.mark.parametrize(
     ("server", "hint"),
     [
-        (refusing, r"at http.*no such key.*\(no key was sent\): see api_key_env"),
-        (unknowing, r"at http.*no model judge.*Is that the model's name"),
-        (failing, "not answer with a chat completion"),
+        (
+            Response("no such key", 401),
+            r"at http.*no such key.*\(no key was sent\): see api_key",
+        ),
+        (Response("no model judge", 404), r"at http.*no model judge.*Is that the model's name"),
+        (Response(b"<html>Oops</html>"), "not answer with a chat completion"),
     ],
 )
-def test_an_api_that_fails_is_an_error_and_not_a_reward(server: Handler, hint: str) -> None:
+def test_an_api_that_fails_is_an_error_and_not_a_reward(server: Script, hint: str) -> None:
     with pytest.raises(RubricError, match=f"'judge': judge.*{hint}"):
         judged(server, votes=3)
 
@@ -248,19 +239,20 @@ def test_where_no_server_runs_its_address_is_named() -> None:
 
 def test_a_reply_that_was_cut_off_says_so() -> None:
     with pytest.raises(RubricError, match=r"cut off at max_tokens=7"):
-        judged(lambda body: chat("Let me think", "length"), max_tokens=7, retries=0)
+        judged(chat("Let me think", "length"), max_tokens=7, retries=0)
 
 
 def test_reasons_may_come_apart_from_the_verdict() -> None:
-    def answer(body: dict[str, Any]) -> web.Response:
-        return chat(f"VERDICT {nonce_of(body)} correct: right", reasoning_content="It is four.")
+    def answer(request: Request) -> Response:
+        verdict = f"VERDICT {nonce_of(request.body)} correct: right"
+        return chat(verdict, reasoning_content="It is four.")
 
     assert judged(answer)[0] == 1.0
 
 
 def test_a_failed_judge_leaves_the_rollout_without_a_reward() -> None:
     async def run() -> vf.Trace:
-        async with serve(saying("I like it.")) as server:
+        async with FakeServer(saying("I like it.")) as server:
             environment = vf.Environment()
             environment.rubric = vf.Rubric(outcome=judge_at(server.base_url, retries=0))
             return await vf.rollout(environment, vf.Task("t", "Hi"), vf.ScriptedModel(["Hello"]))
@@ -295,22 +287,13 @@ def test_wrong_settings_are_refused_at_load_time(settings: dict[str, Any], hint:
 
 
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = []
-
-    def answer(body: dict[str, Any]) -> web.Response:
-        return saying(*verdicts("right"))(body)
-
-    async def run() -> float:
-        async with serve(answer) as server:
-            judge = Judge("judge", base_url=server.base_url, api_key_env="VF_JUDGE_KEY")
-            sent.extend(server.bodies)
-            value = await judge(answered("4", "4"))
-            sent.extend(server.bodies)
-            return value
-
     monkeypatch.setenv("VF_JUDGE_KEY", "secret")
-    assert asyncio.run(run()) == 1.0
-    assert "secret" not in json.dumps(sent)
+    with FakeServer(saying(*verdicts("right"))) as server:
+        judge = Judge("judge", base_url=server.base_url, api_key_env="VF_JUDGE_KEY")
+        assert asyncio.run(judge(answered("4", "4"))) == 1.0
+    [request] = server.requests
+    assert request.headers["Authorization"] == "Bearer secret"
+    assert "secret" not in json.dumps(request.body)
     monkeypatch.setenv("VF_JUDGE_KEY", "")
     with pytest.raises(ConfigError, match="VF_JUDGE_KEY holds no key"):
         Judge("judge", api_key_env="VF_JUDGE_KEY")

@@ -7,17 +7,16 @@ import re
 from typing import Any
 
 import pytest
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.inference.local_server import error_answer, serve
 from tests.rubrics.one_answer import answered
 from tests.rubrics.scripted_judge import chat, judge_at, nonce_of, saying
 from vf.rubrics.judge import CORRECT
 from vf.rubrics.judge_prompt import Criterion, Malformed, draw_nonce, fence, read_verdict
 from vf.rubrics.rubric import Penalty, Rubric
 from vf.runtime.errors import RubricError
+from vf.testing import FakeServer, Request, Response
 from vf.traces.trace import Score
 
 ATTACKS = [
@@ -37,7 +36,7 @@ def judged(attack: str, reply: Any, **settings: Any) -> tuple[float, str]:
     """Return the value of an attack, and what the judge was shown."""
 
     async def run() -> tuple[float, str]:
-        async with serve(saying(reply)) as server:
+        async with FakeServer(saying(reply)) as server:
             judge = judge_at(server.base_url, retries=0, **settings)
             value = await judge(answered(attack, "4"))
             return value, server.bodies[0]["messages"][1]["content"]
@@ -132,10 +131,7 @@ def test_a_missing_verdict_on_one_criterion_is_named() -> None:
 
 def test_it_asks_again_as_often_as_it_is_set_to() -> None:
     async def run(retries: int) -> int:
-        def empty(body: dict[str, Any]) -> web.Response:
-            return chat("")
-
-        async with serve(empty) as server:
+        async with FakeServer("") as server:
             with pytest.raises(RubricError, match=f"in {retries + 1} attempts"):
                 await judge_at(server.base_url, retries=retries)(answered("4", "4"))
             assert len({nonce_of(body) for body in server.bodies}) == len(server.bodies)
@@ -169,24 +165,24 @@ def test_any_reply_is_read_or_refused(reply: str) -> None:
     assert found["correct"] in CORRECT.choices
 
 
-def unwilling(body: dict[str, Any]) -> web.Response:
+def unwilling(request: Request) -> Response:
     """Judge any answer but one that says which to leave out, as a weak judge may."""
-    if "no verdict" in shown_answer(body):
+    if "no verdict" in shown_answer(request.body):
         return chat("I was asked not to judge this.")
-    return saying("Hm.\nVERDICT NONCE correct: wrong")(body)
+    return saying("Hm.\nVERDICT NONCE correct: wrong")(request)
 
 
-def overflowing(body: dict[str, Any]) -> web.Response:
+def overflowing(request: Request) -> Response:
     """Refuse a long answer, as a server with a short context does."""
-    if "no verdict" in shown_answer(body):
-        return error_answer(400, "this model's maximum context length is 4096 tokens")
-    return saying("Hm.\nVERDICT NONCE correct: wrong")(body)
+    if "no verdict" in shown_answer(request.body):
+        return Response("this model's maximum context length is 4096 tokens", 400)
+    return saying("Hm.\nVERDICT NONCE correct: wrong")(request)
 
 
 @pytest.mark.parametrize("server", [unwilling, overflowing])
 def test_an_answer_that_prevents_its_verdict_gets_the_worst_value(server: Any) -> None:
     async def run() -> Score:
-        async with serve(server) as there:
+        async with FakeServer(server) as there:
             judge = judge_at(there.base_url, retries=1)
             rubric = Rubric(
                 outcome=lambda trace: 1.0,
@@ -203,7 +199,7 @@ def test_an_answer_that_prevents_its_verdict_gets_the_worst_value(server: Any) -
 @pytest.mark.parametrize("server", [unwilling, overflowing])
 def test_as_an_outcome_it_is_a_failure_and_not_unscored(server: Any) -> None:
     async def run() -> float | None:
-        async with serve(server) as there:
+        async with FakeServer(server) as there:
             rubric = Rubric(outcome=judge_at(there.base_url, retries=0))
             return (await rubric.score(answered("no verdict", "4"))).reward
 

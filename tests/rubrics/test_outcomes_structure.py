@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from tests.rubrics.one_answer import score
 from vf.rubrics.outcomes import json_schema, marked
 from vf.runtime.errors import ConfigError, RubricError
+from vf.testing import FakeServer, Response
 
 PERSON = {
     "type": "object",
@@ -75,25 +74,11 @@ def test_a_number_too_large_to_be_checked_does_not_fit(number: str, step: float)
 
 
 def test_a_reference_elsewhere_is_never_fetched() -> None:
-    fetched = []
-
-    class Serving(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            fetched.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-    server = HTTPServer(("127.0.0.1", 0), Serving)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/schema.json"
+    with FakeServer(Response({})) as server:
+        url = f"{server.url}/schema.json"
         with pytest.raises(RubricError, match=f"refers to '{url}'"):
             score(json_schema({"$ref": url}), "1", None)
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert fetched == []
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(

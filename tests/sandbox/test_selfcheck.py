@@ -24,7 +24,7 @@ from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import Profile
-from vf.sandbox.selfcheck import CheckResult, check_contract, group_names, main
+from vf.sandbox.selfcheck import CheckResult, check_sandbox, group_names, main
 from vf.sandbox.selfcheck.check import Check
 from vf.sandbox.selfcheck.run import CHECKS
 
@@ -45,7 +45,7 @@ def check(
     patience: float = 60,
 ) -> list[CheckResult]:
     wanted = groups or None
-    return asyncio.run(check_contract(backend, groups=wanted, match=match, patience=patience))
+    return asyncio.run(check_sandbox(backend, groups=wanted, match=match, patience=patience))
 
 
 def failures(results: list[CheckResult]) -> dict[str, CheckResult]:
@@ -130,7 +130,7 @@ def test_an_unknown_group_is_named() -> None:
 
 def test_every_result_is_reported_as_it_comes() -> None:
     told: list[CheckResult] = []
-    results = asyncio.run(check_contract(local, groups=["cwd"], tell=told.append))
+    results = asyncio.run(check_sandbox(local, groups=["cwd"], tell=told.append))
     assert told == results
     assert [result.outcome for result in results] == ["passed"] * 4
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import vf
-from tests.bridges.scripted_api import scripted_api
 from vf.bridges.verifiers.from_verifiers import from_verifiers
 from vf.bridges.verifiers.rewards import RewardRange, reward_range
 from vf.bridges.verifiers.v0 import V0Environment
 from vf.evaluation.rescore import rescore
 from vf.inference.models.scripted_model import Line
 from vf.runtime.errors import RubricError
+from vf.testing import FakeServer
 from vf.traces.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("their_envs")
@@ -81,7 +81,7 @@ def test_a_function_that_raises_is_an_error_that_names_it(
 
 def test_a_judge_is_asked_as_verifiers_asks_it() -> None:
     async def with_judge(verdicts: list[Line]) -> tuple[Trace, Any]:
-        async with scripted_api(verdicts) as api:
+        async with FakeServer(verdicts) as api:
             environment = load(kind="judged", judge=api.base_url)
             task = next(iter(environment.tasks("train")))
             return await vf.rollout(environment, task, vf.ScriptedModel(["7"])), api.bodies
@@ -112,7 +112,7 @@ def test_groups_are_scored_as_verifiers_scores_them() -> None:
     async def theirs() -> list[float]:
         from verifiers.legacy.types import ClientConfig
 
-        async with scripted_api(answers) as api:
+        async with FakeServer(answers) as api:
             client = ClientConfig(api_base_url=api.base_url, api_key_var="NO_KEY", max_retries=0)
             rows = environment.theirs.get_dataset().repeat(3)
             done = await environment.theirs.generate(

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import vf
-from tests.bridges.scripted_api import scripted_api
 from vf.bridges.verifiers.from_verifiers import from_verifiers
 from vf.bridges.verifiers.v0 import V0Environment
 from vf.inference.model import Conversation, Reply
 from vf.inference.models.scripted_model import Line
+from vf.testing import FakeServer
 from vf.traces.trace import StopReason, Trace
 
 pytestmark = [
@@ -43,7 +43,7 @@ async def theirs(environment: V0Environment, script: Sequence[Line], index: int 
     """Let verifiers run the script itself, over HTTP, and return what it makes of it."""
     from verifiers.legacy.types import ClientConfig
 
-    async with scripted_api(script) as api:
+    async with FakeServer(script) as api:
         client = ClientConfig(api_base_url=api.base_url, api_key_var="NO_KEY", max_retries=0)
         rows = environment.theirs.get_dataset().select([index])
         outputs = await environment.theirs.generate(rows, client=client, model="scripted")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import vf
-from tests.bridges.scripted_api import scripted_api
 from vf.bridges.verifiers.from_verifiers import from_verifiers
 from vf.bridges.verifiers.v1 import TasksetEnvironment
 from vf.inference.models.scripted_model import Line
 from vf.runtime.errors import InfrastructureError
+from vf.testing import FakeServer
 from vf.traces.trace import StopReason, Trace
 
 pytestmark = [
@@ -37,7 +37,7 @@ async def theirs(environment: TasksetEnvironment, script: Sequence[Line]) -> Any
     """Let verifiers run the script: its agent, interception and tool servers, over HTTP."""
     import verifiers.v1 as v1
 
-    async with scripted_api(script) as api:
+    async with FakeServer(script) as api:
         config = v1.AgentConfig(
             model="scripted",
             harness={"id": "their-loop"},

@@ -8,15 +8,6 @@ from typing import Any
 import pytest
 
 import vf
-from tests.inference.local_server import (
-    Handler,
-    chat_completion,
-    error_answer,
-    in_turn,
-    json_answer,
-    serve,
-    tool_call,
-)
 from vf.bridges.verifiers.hosted import metrics, reward
 from vf.environments import registry
 from vf.environments.bundled.calculator import Calculator
@@ -27,22 +18,24 @@ pytest.importorskip("verifiers.v1")
 import verifiers.v1 as v1
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-
-def says(text: str = "", **calls: str) -> Any:
-    """Return a chat completion: a text, or calls of tools with these arguments."""
-    tool_calls = [tool_call(name, given, f"c-{name}") for name, given in calls.items()]
-    message: dict[str, Any] = {"tool_calls": tool_calls} if calls else {}
-    return json_answer(chat_completion(text or None, **message))
+from vf.testing import FakeServer, Response
+from vf.testing.fake_server import Script
 
 
-def run(answer: Handler, **env: Any) -> tuple[Any, list[dict[str, Any]]]:
+def says(text: str = "", **calls: str) -> vf.Message:
+    """Return the model's reply: a text, or calls of tools with these arguments."""
+    tool_calls = [vf.ToolCall(f"c-{name}", name, given) for name, given in calls.items()]
+    return vf.Message("assistant", text, tool_calls=tool_calls)
+
+
+def run(answer: Script, **env: Any) -> tuple[Any, list[dict[str, Any]]]:
     """Run the first task's rollout; return verifiers' trace and the requests to the model."""
     taskset = {"id": "vf-rl", "environment": "calculator"} | env.pop("taskset", {})
 
     async def go() -> tuple[Any, list[dict[str, Any]]]:
         loaded = load_environment(resolve_env_config({"taskset": taskset, **env}))
         task = next(iter(loaded.taskset))
-        async with serve(answer) as server:
+        async with FakeServer(answer) as server:
             context = v1.ModelContext(
                 model="m",
                 client=v1.EvalClientConfig(base_url=server.base_url, api_key_var="NO_KEY"),
@@ -59,7 +52,7 @@ def run(answer: Handler, **env: Any) -> tuple[Any, list[dict[str, Any]]]:
 
 def test_the_rubric_pays_for_the_right_answer_and_verifiers_says_how_to_sample() -> None:
     call = says(calculate='{"op": "*", "a": 22, "b": 27}')
-    trace, bodies = run(in_turn([call, says("Answer: 594")]))
+    trace, bodies = run([call, says("Answer: 594")])
     assert (trace.ok, trace.reward, trace.stop_condition) == (True, 1.0, "agent_completed")
     assert trace.num_branches == 1
     assert bodies[0]["messages"] == [
@@ -74,17 +67,17 @@ def test_the_rubric_pays_for_the_right_answer_and_verifiers_says_how_to_sample()
 
 
 def test_a_wrong_answer_and_a_wrong_call_cost_what_they_cost_here() -> None:
-    trace, _ = run(in_turn([says(calculate='{"op": "%"}'), says("Answer: 594")]))
+    trace, _ = run([says(calculate='{"op": "%"}'), says("Answer: 594")])
     assert trace.metrics["penalty/tool_errors"] > 0
     assert trace.metrics["outcome"] == 1.0
     assert 0 < trace.reward < 1
-    trace, _ = run(in_turn([says("Answer: 5")]))
+    trace, _ = run([says("Answer: 5")])
     assert (trace.ok, trace.reward) == (True, 0.0)
 
 
 def test_a_limit_of_verifiers_ends_the_rollout_and_it_is_scored() -> None:
     call = says(calculate='{"op": "*", "a": 22, "b": 27}')
-    trace, bodies = run(in_turn([call]), agent={"max_turns": 1})
+    trace, bodies = run([call], agent={"max_turns": 1})
     assert (trace.ok, trace.stop_condition, trace.is_truncated) == (True, "max_turns", True)
     assert trace.reward == 0.0
     assert trace.info["vf"]["stop_reason"] == "max_turns"
@@ -98,7 +91,7 @@ def test_a_limit_of_the_environment_is_one_of_verifiers(monkeypatch: Any) -> Non
 
     monkeypatch.setitem(registry._registered, "brief", Brief)
     call = says(calculate='{"op": "*", "a": 22, "b": 27}')
-    trace, bodies = run(in_turn([call]), taskset={"environment": "brief"})
+    trace, bodies = run([call], taskset={"environment": "brief"})
     assert (trace.ok, trace.stop_condition, trace.is_truncated) == (True, "max_turns", True)
     assert bodies[0]["max_tokens"] == 33  # verifiers' own setting goes before ours
 
@@ -135,14 +128,14 @@ def test_what_fails_is_an_error_of_verifiers_and_never_a_reward(
 ) -> None:
     monkeypatch.setitem(registry._registered, "failing", Failing)
     taskset = {"environment": "failing", "args": {"part": part}}
-    trace, _ = run(in_turn([says("Well.")]), taskset=taskset)
+    trace, _ = run([says("Well.")], taskset=taskset)
     assert (trace.ok, trace.rewards) == (False, {})
     assert trace.last_error.type == kind
     assert message in trace.last_error.message
 
 
 def test_a_model_that_does_not_answer_is_an_error_of_the_provider() -> None:
-    trace, _ = run(lambda body: error_answer(400, "no such model"))
+    trace, _ = run(Response("no such model", 400))
     assert (trace.ok, trace.rewards) == (False, {})
     assert trace.last_error.type == "ProviderError"
     assert "no such model" in trace.last_error.message

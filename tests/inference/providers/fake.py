@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from tests.inference.providers.shapes import Body, Provider, Refusal
 from vf.environments.bundled.calculator import Calculator
+from vf.testing import FakeServer, Request, Response
 from vf.traces.task import Task
 
 
@@ -75,38 +73,11 @@ class Fake:
 def standing(fake: Fake | Callable[[Body], Refusal]) -> Iterator[str]:
     """Serve it from a thread; yields its URL, up to and including ``/v1``."""
     answer = fake.answer if isinstance(fake, Fake) else fake
-    lock = threading.Lock()
+    owner = fake.owner if isinstance(fake, Fake) else "somebody"
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def respond(request: Request) -> Response:
+        status, said = answer(request.body)
+        return Response(said.encode() if isinstance(said, str) else said, status)
 
-        def do_GET(self) -> None:
-            owner = fake.owner if isinstance(fake, Fake) else "somebody"
-            card = {"id": "m", "object": "model", "owned_by": owner}
-            self.send(200, {"object": "list", "data": [card]})
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                status, said = answer(body)
-            self.send(status, said)
-
-        def send(self, status: int, said: Any) -> None:
-            text = said if isinstance(said, str) else json.dumps(said)
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with FakeServer(respond, models=[{"id": "m", "owned_by": owner}]) as server:
+        yield server.base_url

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.inference.local_server import json_answer, serve
 from vf.inference.completions import Completion, generate_wire
 from vf.inference.model import Conversation, Sampling
 from vf.inference.model_files import resolve_model
@@ -17,6 +16,7 @@ from vf.inference.serving import Served
 from vf.inference.token_client import TokenClient
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
+from vf.testing import FakeServer, Response
 from vf.traces.messages import Message
 
 CHOICE = {
@@ -35,7 +35,7 @@ def ask(answer: Any, sampling: Sampling | None = None) -> tuple[Completion, dict
     """Ask a server that gives this answer; return the completion and the request's body."""
 
     async def run() -> tuple[Completion, dict[str, Any]]:
-        async with serve(lambda body: json_answer(answer)) as server:
+        async with FakeServer(Response(answer)) as server:
             client = JsonClient(server.base_url.removesuffix("/v1"), max_retries=0)
             served = Served("org/model", version=9)
             try:
@@ -70,7 +70,7 @@ def test_a_response_format_is_passed_on(
     response_format: dict[str, Any] | None, structure: dict[str, Any] | None
 ) -> None:
     async def run() -> dict[str, Any]:
-        async with serve(lambda body: json_answer({"choices": [CHOICE]})) as server:
+        async with FakeServer(Response({"choices": [CHOICE]})) as server:
             root = server.base_url.removesuffix("/v1")
             client = TokenClient.to(root, "org/model", wire=generate_wire)
             model = TokenModel(

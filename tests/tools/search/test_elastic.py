@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
-from aiohttp import web
 
-from tests.inference.local_server import listening
 from tests.tools.search.corpus import TOWNS
 from vf.runtime.errors import ConfigError, ToolFailure
+from vf.testing import FakeServer, Request, Response
 from vf.tools.search.contract import Index
 from vf.tools.search.elastic import ElasticIndex
 
@@ -21,54 +18,39 @@ Client = Literal["elasticsearch", "opensearch"]
 MODULES: dict[Client, str] = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
 
 
-@asynccontextmanager
-async def towns(asked: list[dict[str, Any]]) -> AsyncIterator[str]:
-    """Serve the towns as those servers do: every town that shares a word scores 1."""
-    headers = {"X-Elastic-Product": "Elasticsearch"}
+def towns(request: Request) -> Response:
+    """Answer as those servers do: every town that shares a word scores 1."""
 
-    def answer(body: object, status: int = 200) -> web.Response:
-        text = json.dumps(body)
-        kind = "application/json"
-        return web.Response(text=text, status=status, headers=headers, content_type=kind)
+    def answer(body: object, status: int = 200) -> Response:
+        return Response(body, status, {"X-Elastic-Product": "Elasticsearch"})
 
     def source(town: Any) -> dict[str, Any]:
         return {"_id": town.id, "_source": {"title": town.title, "text": town.text}}
 
-    async def search(request: web.Request) -> web.Response:
-        body = json.loads(await request.read())
-        asked.append(body | {"preference": request.query.get("preference")})
-        if request.match_info["index"] == "broken":
+    match request.path.split("/")[1:]:
+        case ["broken", "_search"]:
             return answer({"error": {"type": "x", "reason": "shards failed"}, "status": 500}, 500)
-        words = set(body["query"]["multi_match"]["query"].lower().split())
-        found = [town for town in reversed(TOWNS) if words & set(town.text.lower().split())]
-        hits = [source(town) | {"_score": 1.0} for town in found[: body["size"]]]
-        return answer({"took": 1, "timed_out": False, "hits": {"hits": hits}})
-
-    async def get(request: web.Request) -> web.Response:
-        found = [town for town in TOWNS if town.id == request.match_info["id"]]
-        if not found:
-            return answer({"_index": "towns", "_id": "x", "found": False}, 404)
-        return answer({"found": True, **source(found[0])})
-
-    app = web.Application()
-    app.router.add_post("/{index}/_search", search)
-    app.router.add_get("/{index}/_doc/{id}", get)
-    async with listening(app) as address:
-        yield address
+        case [_, "_search"]:
+            words = set(request.body["query"]["multi_match"]["query"].lower().split())
+            found = [town for town in reversed(TOWNS) if words & set(town.text.lower().split())]
+            hits = [source(town) | {"_score": 1.0} for town in found[: request.body["size"]]]
+            return answer({"took": 1, "timed_out": False, "hits": {"hits": hits}})
+        case [_, "_doc", id] if found := [town for town in TOWNS if town.id == id]:
+            return answer({"found": True, **source(found[0])})
+    return answer({"_index": "towns", "_id": "x", "found": False}, 404)
 
 
 def ask(
     client: Client, use: Callable[[ElasticIndex], Any], name: str = "towns", **settings: Any
-) -> tuple[Any, list[dict[str, Any]]]:
+) -> tuple[Any, list[Request]]:
     pytest.importorskip(MODULES[client])
 
-    async def run() -> tuple[Any, list[dict[str, Any]]]:
-        asked: list[dict[str, Any]] = []
-        async with towns(asked) as url:
-            index = ElasticIndex(url, name, client=client, max_retries=0, **settings)
+    async def run() -> tuple[Any, list[Request]]:
+        async with FakeServer(towns) as server:
+            index = ElasticIndex(server.url, name, client=client, max_retries=0, **settings)
             assert isinstance(index, Index)
             try:
-                return await use(index), asked
+                return await use(index), server.requests
             finally:
                 await index.close()
 
@@ -77,16 +59,16 @@ def ask(
 
 @pytest.mark.parametrize("client", MODULES)
 def test_what_the_server_finds_comes_in_the_order_of_the_contract(client: Client) -> None:
-    hits, [body] = ask(client, lambda index: index.search("the capital (of ~ norway\ud800", 2))
+    hits, [asked] = ask(client, lambda index: index.search("the capital (of ~ norway\ud800", 2))
     assert [hit.document.id for hit in hits] == ["oslo", "ouaga"]
-    assert body["query"]["multi_match"]["query"] == "the capital (of ~ norway?"
-    assert body["preference"]
+    assert asked.body["query"]["multi_match"]["query"] == "the capital (of ~ norway?"
+    assert asked.query["preference"]
 
 
 @pytest.mark.parametrize("client", MODULES)
 def test_with_a_field_for_the_id_the_server_breaks_ties(client: Client) -> None:
-    _, [body] = ask(client, lambda index: index.search("capital", 2), id_field="key")
-    assert (body["sort"], body["size"]) == (["_score", {"key": "asc"}], 2)
+    _, [asked] = ask(client, lambda index: index.search("capital", 2), id_field="key")
+    assert (asked.body["sort"], asked.body["size"]) == (["_score", {"key": "asc"}], 2)
 
 
 @pytest.mark.parametrize("client", MODULES)
@@ -121,8 +103,8 @@ def test_a_closed_index_opens_its_connections_again(client: Client) -> None:
     pytest.importorskip(MODULES[client])
 
     async def run() -> list[int]:
-        async with towns([]) as url:
-            index = ElasticIndex(url, "towns", client=client)
+        async with FakeServer(towns) as server:
+            index = ElasticIndex(server.url, "towns", client=client)
             found = []
             for _ in range(2):
                 found.append(len(await index.search("capital", 9)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,11 +13,12 @@ from typing import Any
 import pytest
 
 import vf
-from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
 from tests.tools.search.corpus import TOWNS, Quiz, drawn, in_episode, make_index
 from tests.tools.search.serving import served
 from tests.waiting import until
 from vf.runtime.errors import ConfigError, ToolFailure
+from vf.testing import FakeServer, Request, Response
+from vf.testing.fake_server import Script
 from vf.tools.search.contract import Document, Index
 from vf.tools.search.http_index import HttpIndex
 from vf.tools.search.search_tools import SearchTools, open_index
@@ -136,12 +136,14 @@ def test_a_server_can_stand_before_another(url: str, local: TantivyIndex) -> Non
         assert asyncio.run(run()) == (local.find("capital", 4), TOWNS[1])
 
 
-def ask(answer: Handler, *queries: str, k: int = 3, **settings: Any) -> tuple[Any, list[Any]]:
+SILENCE = Response(after=asyncio.Event())
+
+
+def ask(answer: Script, *queries: str, k: int = 3, **settings: Any) -> tuple[Any, list[Any]]:
     """Ask a server that answers what the test says; return hits (or the error) and requests."""
 
     async def run() -> tuple[Any, list[Any]]:
-        delay = settings.pop("delay", 0.0)
-        async with serve(answer, delay) as server:
+        async with FakeServer(answer) as server:
             index = HttpIndex(server.base_url, **{"max_retries": 0} | settings)
             try:
                 return await asyncio.gather(*(index.search(q, k) for q in queries)), server.bodies
@@ -157,10 +159,10 @@ def entry(title: str, text: str, **more: Any) -> dict[str, Any]:
     return {"contents": f'"{title}"\n{text}', **more}
 
 
-def echo(body: dict[str, Any]) -> Any:
+def echo(request: Request) -> Response:
     """Answer every query with itself."""
-    result = [[{"document": entry(q, q, id=q), "score": 1.0}] for q in body["queries"]]
-    return json_answer({"result": result})
+    result = [[{"document": entry(q, q, id=q), "score": 1.0}] for q in request.body["queries"]]
+    return Response({"result": result})
 
 
 def test_queries_of_the_same_moment_share_a_request() -> None:
@@ -177,7 +179,7 @@ def test_a_document_that_comes_twice_is_shown_once() -> None:
     result = [{"document": entry("T", t, id=ids[t]), "score": s} for t, s in texts.items()]
 
     async def run() -> tuple[str, list[list[str]]]:
-        async with serve(lambda body: json_answer({"result": [result]})) as server:
+        async with FakeServer(Response({"result": [result]})) as server:
             model = vf.ScriptedModel([call_search(), "Done."])
             trace = await vf.rollout(Quiz(server.base_url), vf.Task("t", "Go."), model)
             return trace.messages[2].content, trace.info["search"]["found"]
@@ -191,7 +193,7 @@ def test_a_document_that_comes_twice_is_shown_once() -> None:
 
 def test_a_request_that_nobody_waits_for_is_ended() -> None:
     async def run() -> None:
-        async with serve(echo, delay=math.inf) as server:
+        async with FakeServer(SILENCE) as server:
             index = HttpIndex(server.base_url, timeout=600.0)
             asked = [asyncio.create_task(index.search(q, 1)) for q in "abc"]
             await until(lambda: server.bodies)
@@ -212,7 +214,7 @@ def test_other_peoples_documents_are_read_too() -> None:
         {"document": {"contents": "no title here"}, "score": 0.9},
         {"document": {"title": "T", "text": "other names", "docid": "z"}, "score": 0.1},
     ]
-    (hits,), _ = ask(lambda body: json_answer({"result": [result]}), "q", k=9)
+    (hits,), _ = ask(Response({"result": [result]}), "q", k=9)
     first, *rest = [hit.document for hit in hits]
     assert (first.title, first.text) == ("", "no title here")
     assert rest == [
@@ -220,24 +222,20 @@ def test_other_peoples_documents_are_read_too() -> None:
         Document("b", "B", "two"),
         Document("z", "T", "other names"),
     ]
-    (again,), _ = ask(lambda body: json_answer({"result": [result[2:3]]}), "q")
+    (again,), _ = ask(Response({"result": [result[2:3]]}), "q")
     assert again[0].document.id == first.id
 
 
 def test_documents_without_scores_keep_their_order() -> None:
     result = [entry(name, "x", id=name) for name in "cab"]
-    (hits,), _ = ask(lambda body: json_answer({"result": [result]}), "q")
+    (hits,), _ = ask(Response({"result": [result]}), "q")
     assert [hit.document.id for hit in hits] == ["c", "a", "b"]
 
 
 def test_what_a_foreign_server_returned_can_be_opened() -> None:
     async def run() -> tuple[vf.Trace, list[Any]]:
-        def answer(body: dict[str, Any]) -> Any:
-            return json_answer(
-                {"result": [[{"document": entry("T", "The text", id="d1"), "score": 1}]]}
-            )
-
-        async with serve(answer) as server:
+        result = [[{"document": entry("T", "The text", id="d1"), "score": 1}]]
+        async with FakeServer(Response({"result": result})) as server:
             calls = [
                 vf.ToolCall("1", "open", '{"doc_id": "d1"}'),
                 vf.ToolCall("2", "search", '{"query": "x"}'),
@@ -272,21 +270,21 @@ def test_what_a_foreign_server_returned_can_be_opened() -> None:
     ],
 )
 def test_an_answer_that_is_not_the_protocol_is_an_infrastructure_error(answer: Any) -> None:
-    error, _ = ask(lambda body: json_answer(answer), "q")
+    error, _ = ask(Response(answer), "q")
     assert isinstance(error, ToolFailure)
     assert "does not speak Search-R1's protocol" in str(error)
 
 
 def test_passing_failures_are_tried_again() -> None:
     good = {"result": [[{"document": entry("T", "x", id="d"), "score": 1.0}]]}
-    script = in_turn([error_answer(503, "warming up"), json_answer(good)])
+    script = [Response("warming up", 503), Response(good)]
     (hits,), bodies = ask(script, "q", max_retries=2)
     assert hits[0].document.id == "d"
     assert len(bodies) == 2
 
 
 def test_a_slow_retriever_is_an_infrastructure_error_in_time() -> None:
-    error, bodies = ask(echo, "a", "b", delay=math.inf, timeout=0.2, max_retries=1)
+    error, bodies = ask(SILENCE, "a", "b", timeout=0.2, max_retries=1)
     assert isinstance(error, ToolFailure)
     assert "did not answer within 0.2 s (after 2 attempts)" in str(error)
     assert len(bodies) == 2

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import vf
 from tests.inference.chat_templates import tokenizer
-from tests.inference.local_server import completion, in_turn, serve
 from tests.tools.search.corpus import Quiz, make_index
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.token_client import TokenClient
+from vf.testing import FakeServer, completion
 
 SAID = [
     '<tool_call>\n{"name": "search", "arguments": {"query": "capital of Norway"}}\n</tool_call>',
@@ -26,7 +26,7 @@ def test_only_what_the_model_said_carries_loss(tmp_path: Path) -> None:
     sampled = [[*renderer.tokenizer.encode(text), renderer.stop_token_ids[0]] for text in SAID]
 
     async def run() -> vf.Trace:
-        async with serve(in_turn([completion(ids) for ids in sampled])) as server:
+        async with FakeServer([completion(ids) for ids in sampled]) as server:
             client = TokenClient.to(server.base_url, "tiny", max_retries=0)
             model = TokenModel(client, renderer, max_seq_len=100_000)
             try:

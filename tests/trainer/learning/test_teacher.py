@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.inference.local_server import json_answer, serve
 from tests.trainer.learning.losses.test_losses_update import (
     assert_equal,
     gradients,
@@ -21,6 +20,7 @@ from tests.trainer.learning.losses.test_losses_update import (
 from tests.trainer.learning.test_policy import samples
 from vf.inference.model_files import resolve_model
 from vf.runtime.errors import ConfigError, TrainingError
+from vf.testing import FakeServer, Response
 from vf.traces.task import Task
 from vf.traces.trace import Branch, Score, Trace
 from vf.trainer.learning.batches.batch import build_samples
@@ -113,7 +113,7 @@ def test_a_teacher_with_other_tokens_is_refused(teacher: Path) -> None:
 
 def test_a_server_that_does_not_score_prompts_ends_the_run() -> None:
     async def ask(answer: dict[str, Any]) -> None:
-        async with serve(lambda body: json_answer(answer)) as server:
+        async with FakeServer(Response(answer)) as server:
             args = TrainerArgs(teacher_model="t", teacher_base_url=server.base_url)
             teacher = TeacherServer(args)
             try:

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import vf
-from tests.inference.local_server import serve
 from tests.trainer.learning.batches.test_top_tokens import prompt_logprobs
 from tests.trainer.learning.losses.test_losses_update import policy
 from vf.environments.bundled.calculator import Calculator
 from vf.inference.model_files import load_module, resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
+from vf.testing import FakeServer
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Branch, Lineage, Score, Trace
@@ -143,7 +143,7 @@ def test_a_server_reads_the_privileged_prompt(renderer: Renderer) -> None:
     bodies = []
 
     async def ask() -> list[Sample]:
-        async with serve(lambda body: prompt_logprobs(model, body)) as server:
+        async with FakeServer(lambda request: prompt_logprobs(model, request.body)) as server:
             args = TrainerArgs(**TAUGHT, teacher_base_url=server.base_url)
             client = TeacherServer(args)
             try:

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from aiohttp import web
 from transformers import AutoModelForCausalLM
 
-from tests.inference.local_server import error_answer, json_answer, serve
 from tests.trainer.learning.forked_samples import forked_samples
 from tests.trainer.learning.losses.test_losses_update import assert_equal, gradients, policy
 from tests.trainer.learning.model.test_head import HEADS, VOCABULARY, Largest, inputs
@@ -20,6 +18,7 @@ from tests.trainer.learning.test_policy import samples
 from tests.trainer.learning.test_teacher import teacher as teacher
 from vf.inference.vllm.admin import Admin
 from vf.runtime.errors import ConfigError, TrainingError
+from vf.testing import FakeServer, Response
 from vf.trainer.learning.batches.batch import Sample, collate
 from vf.trainer.learning.batches.overlong import fit
 from vf.trainer.learning.batches.packing import pack
@@ -239,7 +238,7 @@ def test_a_sample_that_is_cut_keeps_the_first() -> None:
     collate(kept)
 
 
-def prompt_logprobs(model: Any, body: dict[str, Any]) -> web.Response:
+def prompt_logprobs(model: Any, body: dict[str, Any]) -> Response:
     """Answer as vLLM does: the k likeliest by their rank, and the prompt's token behind them."""
     ids, k = body["prompt"], body["prompt_logprobs"]
     with torch.no_grad():
@@ -249,7 +248,7 @@ def prompt_logprobs(model: Any, body: dict[str, Any]) -> web.Response:
         ranked = beliefs.argsort(descending=True).tolist()
         named = {token: ranked.index(token) + 1, **{t: r + 1 for r, t in enumerate(ranked[:k])}}
         found.append({str(t): {"logprob": float(beliefs[t]), "rank": r} for t, r in named.items()})
-    return json_answer({"choices": [{"text": "", "prompt_logprobs": found}]})
+    return Response({"choices": [{"text": "", "prompt_logprobs": found}]})
 
 
 def test_a_server_says_the_same_as_a_teacher_beside_the_model(teacher: Path) -> None:
@@ -257,7 +256,7 @@ def test_a_server_says_the_same_as_a_teacher_beside_the_model(teacher: Path) -> 
     other = AutoModelForCausalLM.from_pretrained(teacher).float()
 
     async def ask() -> list[Sample]:
-        async with serve(lambda body: prompt_logprobs(other, body)) as server:
+        async with FakeServer(lambda request: prompt_logprobs(other, request.body)) as server:
             args = TrainerArgs(**FORWARD, teacher_model="t", teacher_base_url=server.base_url)
             client = TeacherServer(args)
             try:
@@ -277,10 +276,8 @@ def test_a_server_says_the_same_as_a_teacher_beside_the_model(teacher: Path) -> 
 
 def test_a_server_that_tells_too_few_tokens_is_refused_at_the_start() -> None:
     async def check() -> None:
-        def refuse(body: dict[str, Any]) -> web.Response:
-            return error_answer(400, "Requested prompt logprobs of 50 exceeds 20")
-
-        async with serve(refuse) as server:
+        refusal = Response("Requested prompt logprobs of 50 exceeds 20", 400)
+        async with FakeServer(refusal) as server:
             args = TrainerArgs(
                 teacher_model="t",
                 teacher_base_url=server.base_url,
