@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from vf.inference.model import Conversation, Reply, Sampling
@@ -12,13 +13,15 @@ from vf.traces.messages import Message, ToolCall
 
 Line = str | Message | Mapping[str, Mapping[str, Any]]
 Script = Iterable[Line] | Callable[[list[Message]], Line]
+Turn = Line | Reply | Exception
 
 
 class ScriptedModel:
-    """Answers from a list, or from a function of the messages so far.
+    """Answers from a list, or from a function of the messages so far, sync or async.
 
-    A line is text, a :class:`Message`, or ``{tool_name: arguments}`` for tool calls. The script
-    restarts for every rollout. One text, or one mapping, is a script of one turn.
+    A line is text, a :class:`Message`, ``{tool_name: arguments}`` for tool calls, a whole
+    :class:`Reply`, or an exception to raise. The script restarts for every rollout. One text, or
+    one mapping, is a script of one turn.
 
     Example::
 
@@ -26,10 +29,12 @@ class ScriptedModel:
         trace = await vf.rollout(vf.make("calculator"), task, model)
 
     Raises:
-        ModelError: The script is at its end (from ``respond``).
+        ModelError: The script is at its end (from ``respond``, as are the exceptions in it).
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(
+        self, script: Iterable[Turn] | Callable[[list[Message]], Turn | Awaitable[Turn]]
+    ) -> None:
         if isinstance(script, str | Mapping):
             self._script: Any = [script]
         else:
@@ -39,11 +44,14 @@ class ScriptedModel:
         """Return the next line of the script as an answer."""
         if callable(self._script):
             line = self._script(list(conversation.messages))
+            line = await line if inspect.isawaitable(line) else line
         elif conversation.turn < len(self._script):
             line = self._script[conversation.turn]
         else:
             raise ModelError(f"the script has no line for turn {conversation.turn}")
-        return Reply(as_reply(line, conversation.turn))
+        if isinstance(line, Exception):
+            raise line
+        return line if isinstance(line, Reply) else Reply(as_reply(line, conversation.turn))
 
 
 def as_reply(line: Line, turn: int) -> Message:

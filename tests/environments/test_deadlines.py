@@ -15,7 +15,6 @@ import pytest
 import vf
 from tests.waiting import Clock, until
 from vf.environments import agent_episode, runner
-from vf.inference.model import Conversation, Reply
 from vf.tools.episode import Service
 
 TASK = vf.Task("t", "Go.")
@@ -96,14 +95,13 @@ def test_a_close_that_hangs_is_left_behind(
 
 
 def test_a_model_that_hangs_is_a_model_error(clock: Clock) -> None:
-    class Silent:
-        async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
-            await hang_awaited()
-            raise AssertionError
+    async def silent(messages: list[vf.Message]) -> str:
+        await hang_awaited()
+        raise AssertionError
 
     environment = vf.Environment()
     environment.timeout = SECONDS
-    assert_failed(run(clock, environment, Silent()), "model", "waiting for model")
+    assert_failed(run(clock, environment, vf.ScriptedModel(silent)), "model", "waiting for model")
 
 
 def test_a_judge_that_hangs_is_a_rubric_error(clock: Clock) -> None:

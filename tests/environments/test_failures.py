@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import pytest
 
 import vf
-from vf.inference.model import Conversation, Reply
 from vf.runtime.errors import SandboxError
 
 TASK = vf.Task("t", "Go.")
@@ -199,11 +198,8 @@ def test_a_model_without_an_answer_fails_at_the_model() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("bug"), TimeoutError("socket")])
 def test_a_model_that_raises_anything_fails_at_the_model(error: Exception) -> None:
-    class Buggy:
-        async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
-            raise error
-
-    assert_failed(run(vf.Environment(), Buggy()), "model", f"{type(error).__name__}: {error}")
+    model = vf.ScriptedModel([error])
+    assert_failed(run(vf.Environment(), model), "model", f"{type(error).__name__}: {error}")
 
 
 def test_a_failed_trace_can_be_stored(tmp_path: Any) -> None:

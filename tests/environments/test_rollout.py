@@ -128,28 +128,20 @@ def test_max_tokens_is_a_budget_for_the_whole_episode() -> None:
 
 
 def test_a_full_context_ends_the_episode_as_truncated_and_scored() -> None:
-    class Full(Counting):
-        async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
-            if conversation.turn == 1:
-                raise ContextFull
-            return await super().respond(conversation, sampling)
-
-    trace = run(Countdown(4), Full(1))
+    trace = run(Countdown(4), vf.ScriptedModel(["x", ContextFull()]))
     assert trace.stop_reason is vf.StopReason.MAX_SEQ_LEN
     assert trace.error is None
     assert trace.reward == 0.25
 
 
 def test_an_example_in_the_prompt_is_not_taken_for_the_models_answer() -> None:
-    class Full:
-        async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
-            raise ContextFull
-
     environment = vf.Environment()
     environment.rubric = vf.Rubric(lambda trace: float(trace.reply == trace.task.answer))
     shots = [{"role": "assistant", "content": "3"}, {"role": "user", "content": "Again?"}]
     task = vf.Task("t", shots, answer="3")
-    assert asyncio.run(vf.rollout(environment, task, Full())).reward == 0.0
+    assert (
+        asyncio.run(vf.rollout(environment, task, vf.ScriptedModel([ContextFull()]))).reward == 0.0
+    )
 
 
 def test_every_turn_is_sampled_with_its_own_seed_and_the_given_settings() -> None:

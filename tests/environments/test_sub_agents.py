@@ -252,16 +252,15 @@ def looks_twice(messages: list[vf.Message]) -> Any:
 
 
 def test_the_clocks_around_it_do_not_count_its_answers(clock: Clock) -> None:
-    class Served:
-        async def respond(self, conversation: vf.Conversation, sampling: vf.Sampling) -> vf.Reply:
-            with own_deadline():
-                await clock.skip(1000.0)
-            return await vf.ScriptedModel(looks_twice).respond(conversation, sampling)
+    async def served(messages: list[vf.Message]) -> Any:
+        with own_deadline():
+            await clock.skip(1000.0)
+        return looks_twice(messages)
 
     environment = Boxes(timeout=100.0)
     environment.tool_timeout = 90.0
     environment.timeout = 200.0
-    trace = run(environment, Served())
+    trace = run(environment, vf.ScriptedModel(served))
     assert trace.error is None
     assert trace.messages[2].content == "Nothing."
 

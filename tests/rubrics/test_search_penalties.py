@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vf
-from vf.inference.model import Conversation, LimitReached, Reply
+from vf.inference.model import LimitReached
 from vf.rubrics.penalties import opened_nothing, repeated_queries, without_evidence
 from vf.rubrics.penalties.search import search_rubric
 from vf.runtime.errors import RubricError
@@ -80,14 +80,12 @@ def test_the_needed_documents_may_have_another_key_and_be_a_mapping() -> None:
 
 
 def test_a_rollout_that_a_limit_ended_before_its_first_answer_is_scored() -> None:
-    class Late:
-        async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
-            raise LimitReached(StopReason.MAX_SECONDS)
+    late = vf.ScriptedModel([LimitReached(StopReason.MAX_SECONDS)])
 
     class Quiz(vf.Environment):
         rubric = search_rubric()
 
-    trace = asyncio.run(vf.rollout(Quiz(), vf.Task("t", "p", ["a"]), Late()))
+    trace = asyncio.run(vf.rollout(Quiz(), vf.Task("t", "p", ["a"]), late))
     assert trace.error is None
     assert trace.score is not None
     assert trace.score.reward == 0.0

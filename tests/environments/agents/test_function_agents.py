@@ -241,19 +241,6 @@ def test_what_is_not_text_becomes_text() -> None:
     assert (trace.error, trace.info["output"]) == (None, "4")
 
 
-class Broken:
-    """A model that fails, at once or at its second answer."""
-
-    def __init__(self, good: int) -> None:
-        self.good = good
-
-    async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
-        if self.good == 0:
-            raise ModelError("it is down")
-        self.good -= 1
-        return Reply(vf.Message("assistant", "4"))
-
-
 @pytest.mark.parametrize("good", [0, 1])
 def test_a_failure_of_the_model_is_one_whatever_the_agent_makes_of_it(good: int) -> None:
     async def careless(task: vf.Task, endpoint: vf.Endpoint) -> str:
@@ -262,16 +249,15 @@ def test_a_failure_of_the_model_is_one_whatever_the_agent_makes_of_it(good: int)
                 await ask(endpoint)
         return "4"
 
-    assert_failed(run(careless, Broken(good)), "it is down", boundary="model")
+    model = vf.ScriptedModel([*["4"] * good, ModelError("it is down")])
+    assert_failed(run(careless, model), "it is down", boundary="model")
 
 
-class Full:
-    """A model whose context holds three messages."""
-
-    async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
-        if len(conversation.messages) > 3:
-            raise ContextFull()
-        return Reply(vf.Message("assistant", "4"))
+def full(messages: list[vf.Message]) -> str:
+    """Answer as a model whose context holds three messages."""
+    if len(messages) > 3:
+        raise ContextFull()
+    return "4"
 
 
 def test_an_agent_that_ends_with_a_full_context_is_truncated() -> None:
@@ -279,7 +265,7 @@ def test_an_agent_that_ends_with_a_full_context_is_truncated() -> None:
         await ask(endpoint, "a")
         await ask(endpoint, "a", "b", "c", "d")
 
-    trace = run(grow, Full())
+    trace = run(grow, vf.ScriptedModel(full))
     assert (trace.error, trace.stop_reason) == (None, vf.StopReason.MAX_SEQ_LEN)
 
     async def compact(task: vf.Task, endpoint: vf.Endpoint) -> str:
@@ -288,7 +274,7 @@ def test_an_agent_that_ends_with_a_full_context_is_truncated() -> None:
             await ask(endpoint, "a", "b", "c", "d")
         return await ask(endpoint, "a", "b")
 
-    trace = run(compact, Full())
+    trace = run(compact, vf.ScriptedModel(full))
     assert (trace.error, trace.stop_reason) == (None, vf.StopReason.TERMINATED)
     assert trace.reward == 1.0
 
@@ -343,15 +329,15 @@ async def test_a_cancelled_rollout_stops_its_agent() -> None:
 async def test_the_display_sees_what_an_agent_does() -> None:
     answering = asyncio.Event()
 
-    class Slow:
-        async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
-            await answering.wait()
-            return Reply(vf.Message("assistant", "4"))
+    async def slow(messages: list[vf.Message]) -> str:
+        await answering.wait()
+        return "4"
 
     beats: list[str] = []
     activity = Activity(TASK, lambda: beats.append(activity.doing))
     environment = vf.AgentEnvironment(solve, tasks=[TASK], rubric=RIGHT)
-    work = asyncio.create_task(vf.rollout(environment, TASK, Slow(), activity=activity))
+    model = vf.ScriptedModel(slow)
+    work = asyncio.create_task(vf.rollout(environment, TASK, model, activity=activity))
     await until(lambda: activity.doing == "model")
     answering.set()
     await work

@@ -13,6 +13,7 @@ import vf
 from tests.environments.agents.programs import ASK, PYTHON, TASK, agent, code, leftovers, play, run
 from tests.waiting import Clock, until
 from vf.environments.agents import left_behind, process
+from vf.runtime.own_deadline import own_deadline
 
 
 @pytest.fixture(autouse=True)
@@ -142,15 +143,12 @@ def test_a_program_that_takes_too_long_is_stopped_and_scored() -> None:
 
 
 def test_the_models_time_is_not_the_programs(clock: Clock) -> None:
-    class Slow(vf.ScriptedModel):
-        async def respond(self, *args: Any) -> Any:
-            from vf.runtime.own_deadline import own_deadline
+    async def slow(messages: list[vf.Message]) -> str:
+        with own_deadline():
+            await clock.skip(1000.0)
+        return "4"
 
-            with own_deadline():
-                await clock.skip(1000.0)
-            return await super().respond(*args)
-
-    trace = run("print(ask())", Slow(["4"]), timeout=100.0)
+    trace = run("print(ask())", vf.ScriptedModel(slow), timeout=100.0)
     assert (trace.error, trace.reward) == (None, 1.0)
 
 

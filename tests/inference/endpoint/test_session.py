@@ -23,6 +23,7 @@ from tests.inference.endpoint.rollout_talk import (
 from tests.waiting import until
 from vf.inference.endpoint import server, under_way
 from vf.inference.model import Conversation, LimitReached, Reply, Sampling
+from vf.inference.models.scripted_model import ScriptedModel
 from vf.runtime.errors import EngineError
 from vf.runtime.own_deadline import clocked, own_deadline
 from vf.traces.messages import Message
@@ -146,12 +147,10 @@ def test_a_model_that_fails_is_the_rollouts_failure_whatever_the_agent_makes_of_
 
 
 def test_a_limit_of_the_models_own_ends_the_rollout() -> None:
-    class Dear:
-        async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
-            raise LimitReached(StopReason.MAX_COST)
+    dear = ScriptedModel([LimitReached(StopReason.MAX_COST)])
 
     async def run() -> None:
-        async with opened(Dear()) as (session, agent, _):
+        async with opened(dear) as (session, agent, _):
             with pytest.raises(openai.APIStatusError) as refused:
                 await say(agent, [USER])
             assert refused.value.status_code == 410

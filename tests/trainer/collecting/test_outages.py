@@ -165,12 +165,9 @@ def test_an_outage_for_good_ends_the_step_with_its_cause() -> None:
 
 @pytest.mark.parametrize("act", ["collect", "evaluate"])
 def test_a_failure_that_is_no_outage_counts(act: str) -> None:
-    class Broken:
-        async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
-            raise ModelError("the prompt is poisoned")
-
+    model = vf.ScriptedModel([ModelError("the prompt is poisoned")])
     finished: list[Ended] = []
-    broken = orchestrator(Broken(), Serving("m"), lambda step, ended: finished.append(ended))
+    broken = orchestrator(model, Serving("m"), lambda step, ended: finished.append(ended))
     works: dict[str, Callable[[], Any]] = {
         "collect": lambda: first_step(broken),
         "evaluate": lambda: broken.evaluate(finished.append),
