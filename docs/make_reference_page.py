@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import docstring_parser
 from pydantic import BaseModel
 
+from vf import testing
 from vf.evaluation.eval_config import (
     EnvironmentConfig,
     EvalConfig,
@@ -103,7 +104,7 @@ All keys of the three TOML files: for a training run (`vf-rl run.toml`), a [warm
 (`vf-rl sft warm.toml`) and an evaluation (`vf-rl eval evals.toml`). This page is generated from the
 models that check them: `python docs/make_reference_page.py`. For the effects of settings, see [the
 guide](guide-training.md); for how they work together, [the loop](loop.md); for formulas,
-[losses](losses.md).
+[losses](losses.md). At the end are the arguments of [`vf.testing`](testing.md).
 
 An unknown key is an error, and so is a value out of range or a setting that has no effect because
 of another one. "–" means unset by default. On the command line, `--set max_steps=50` sets
@@ -127,7 +128,7 @@ _PRODUCTS = """\
 
 def page() -> str:
     """Return the page as Markdown."""
-    return "\n".join([_HEAD, *_run(), *_warm_start(), *_evaluation()]).rstrip() + "\n"
+    return "\n".join([_HEAD, *_run(), *_warm_start(), *_evaluation(), *_testing()]).rstrip() + "\n"
 
 
 def _run() -> Iterator[str]:
@@ -197,6 +198,26 @@ def _evaluation() -> Iterator[str]:
     yield from _section('`[prices."MODEL"]` of an evaluation', Price, None, "eval.prices.")
 
 
+def _testing() -> Iterator[str]:
+    """Describe what `vf.testing` offers beside settings."""
+    yield "## `vf.testing`"
+    yield ""
+    for name in testing.__all__:
+        offered = getattr(testing, name)
+        if name in ("Request", "CheckResult"):  # which tests read, and do not make
+            continue
+        yield f"**`{name}`**: {_flat((inspect.getdoc(offered) or '').partition('.')[0])}."
+        yield ""
+        yield from _arguments(offered, _parameters(offered))
+
+
+def _parameters(of: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of a call, each with its default."""
+    for each in inspect.signature(of).parameters.values():
+        rest = each.kind is each.VAR_KEYWORD
+        yield (f"**{each.name}", "") if rest else (each.name, each.default)
+
+
 def _environments() -> Iterator[str]:
     """Describe the arguments of the environments that come with the library."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -206,16 +227,7 @@ def _environments() -> Iterator[str]:
         cls = EntryPoint(name, target, "vf.environments").load()
         yield f"**`{name}`**: {_flat((inspect.getdoc(cls) or '').partition('.')[0])}."
         yield ""
-        parameters = inspect.signature(cls).parameters.values()
-        yield from _arguments(
-            cls,
-            [
-                (f"**{each.name}", "")
-                if each.kind is each.VAR_KEYWORD
-                else (each.name, each.default)
-                for each in parameters
-            ],
-        )
+        yield from _arguments(cls, _parameters(cls))
     yield "### `[env.args.sandbox]`"
     yield ""
     yield 'Where code runs ([more](sandbox.md)). `sandbox = "docker"` is all defaults.'
@@ -232,14 +244,14 @@ def _environments() -> Iterator[str]:
     yield from ["| key | default | |", "|---|---|---|", *rows, ""]
 
 
-def _arguments(cls: type, arguments: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def _arguments(cls: Callable[..., Any], arguments: Iterable[tuple[str, Any]]) -> Iterator[str]:
     yield from ["| key | default | |", "|---|---|---|", *_rows(cls, arguments), ""]
 
 
-def _rows(cls: type, arguments: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def _rows(cls: Callable[..., Any], arguments: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Describe arguments as the class's docstring does."""
     said = docstring_parser.parse(inspect.getdoc(cls) or "")
-    described = {entry.arg_name: entry.description for entry in said.params}
+    described = {entry.arg_name: entry.description for entry in reversed(said.params)}
     for name, default in arguments:
         shown = "needed" if default is inspect.Parameter.empty else _value(default)
         if name.startswith("**"):

@@ -163,7 +163,7 @@ class FakeServer:
         # Its event may be set in another thread, where asyncio's wake nobody.
         while response.after is not None and not response.after.is_set():  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
-        headers = {"Content-Type": "application/json", **response.headers}
+        headers = {"Content-Type": "application/json", **(response.headers or {})}
         return web.Response(body=body, status=response.status, headers=headers)
 
     async def _response(self, request: Request, number: int) -> Response:

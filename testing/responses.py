@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vf.traces.messages import Message
@@ -45,9 +45,9 @@ class Response:
             thread. One that is never set makes a server that never answers.
     """
 
-    body: Any = field(default_factory=dict)
+    body: Any = ""
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] | None = None
     after: asyncio.Event | threading.Event | None = None
 
     def content(self, model: str) -> bytes:

@@ -23,6 +23,9 @@ class ScriptedModel:
     :class:`Reply`, or an exception to raise. The script restarts for every rollout. One text, or
     one mapping, is a script of one turn.
 
+    Args:
+        script: The lines in their order, or the function.
+
     Example::
 
         model = vf.ScriptedModel([{"calculate": {"op": "+", "a": 1, "b": 2}}, "Answer: 3"])

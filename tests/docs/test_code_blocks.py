@@ -27,6 +27,7 @@ ELSEWHERE = {
     "docs/own-loop.md": "tests/trainer/test_own_loop_page.py",
     "docs/sandbox.md": "tests/sandbox/test_docs.py",
     "docs/services.md": "tests/sandbox/services/test_compose.py",
+    "docs/testing.md": "tests/docs/test_testing_page.py",
 }
 ALL = [block for path in PAGES for block in blocks(path)]
 HERE = [block for block in ALL if block.page not in ELSEWHERE]
