@@ -81,12 +81,9 @@ def over_http(
 ) -> tuple[vf.Trace, FakeServer]:
     """Let a real server play the user."""
 
-    async def main() -> tuple[vf.Trace, FakeServer]:
-        async with FakeServer(answer) as server:
-            environment = Talk(at(server.base_url, **(table or {})), **settings)
-            return await talk(environment, *lines), server
-
-    return asyncio.run(main())
+    with FakeServer(answer) as server:
+        environment = Talk(at(server.base_url, **(table or {})), **settings)
+        return asyncio.run(talk(environment, *lines)), server
 
 
 def last_heard(body: dict[str, Any]) -> str:
@@ -196,15 +193,11 @@ def test_the_policy_cannot_void_its_rollout(refusal: Response, answers: int) -> 
 
 
 def test_the_policy_cannot_void_its_rollout_by_a_slow_answer() -> None:
-    async def main() -> vf.Trace:
-        def answer(request: Request) -> Response:
-            slow = "slowly" in last_heard(request.body)
-            return Response("Tea.", after=asyncio.Event() if slow else None)
+    def answer(request: Request) -> Response:
+        slow = "slowly" in last_heard(request.body)
+        return Response("Tea.", after=asyncio.Event() if slow else None)
 
-        async with FakeServer(answer) as server:
-            return await talk(Talk(at(server.base_url, timeout=0.5), retries=1), "Speak slowly.")
-
-    trace = asyncio.run(main())
+    trace, _ = over_http(answer, "Speak slowly.", table={"timeout": 0.5}, retries=1)
     assert trace.error is None
     assert trace.reward == 1.0
     assert "did not answer within" in str(record(trace).ended)
@@ -286,12 +279,9 @@ def test_a_user_that_only_calls_tools_ends_the_episode() -> None:
 
 def test_the_same_seed_gives_the_same_conversation() -> None:
     def seeds(seed: int) -> list[int]:
-        async def main() -> list[int]:
-            async with FakeServer("Tea.") as server:
-                await talk(Talk(at(server.base_url)), seed=seed)
-                return [body["seed"] for body in server.bodies]
-
-        return asyncio.run(main())
+        with FakeServer("Tea.") as server:
+            asyncio.run(talk(Talk(at(server.base_url)), seed=seed))
+        return [body["seed"] for body in server.bodies]
 
     assert seeds(1) == seeds(1)
     assert len({*seeds(1), *seeds(2)}) == 8

@@ -203,14 +203,11 @@ def test_a_model_can_play_the_customer() -> None:
         asked = last["role"] == "user" and "neighbours" in last["content"]
         return {"look_for_parcel": {}} if asked else "Yes."
 
-    async def main() -> tuple[vf.Trace, list[dict[str, Any]]]:
-        async with FakeServer(answer) as server:
-            user = {"model": "customer", "base_url": server.base_url}
-            desk = SupportDesk(user=user, kinds=["lost"])
-            assert len(desk.services) == 1
-            return await vf.rollout(desk, task, vf.ScriptedModel(script)), server.bodies
-
-    trace, bodies = asyncio.run(main())
+    with FakeServer(answer) as server:
+        customer = {"model": "customer", "base_url": server.base_url}
+        desk = SupportDesk(user=customer, kinds=["lost"])
+        assert len(desk.services) == 1
+        trace, bodies = play(desk, task, script), server.bodies
     assert trace.reward == 1.0
     assert "Nobody has it" in json.dumps(bodies)
     tools = {tool["function"]["name"] for tool in bodies[0]["tools"]}

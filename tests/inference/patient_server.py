@@ -19,7 +19,7 @@ class Server:
     """A server that a test steers.
 
     Attributes:
-        answer: Called with the number of each request, from 1; what it returns is answered.
+        answer: The answer to every request, or called with the number of each, from 1.
         tokens: What ``/metrics`` counts; None for a server without.
         requests: How many came.
         gone: Set when a client has gone away before its answer.
@@ -27,7 +27,7 @@ class Server:
     """
 
     def __init__(self) -> None:
-        self.answer: Callable[[int], Awaitable[Response]] = self.at_once
+        self.answer: Response | Callable[[int], Awaitable[Response]] = completion([5, 6])
         self.tokens: float | None = None
         self.requests = 0
         self.gone = asyncio.Event()
@@ -38,13 +38,12 @@ class Server:
         """What ``/metrics`` adds up to."""
         return PROMPT_TOKENS + (self.tokens or 0.0)
 
-    async def at_once(self, number: int) -> Response:
-        return completion([5, 6])
-
     async def _respond(self, request: Request) -> Response:
         if request.path == "/metrics":
             return self._metrics()
         self.requests += 1
+        if isinstance(self.answer, Response):
+            return self.answer
         try:
             return await self.answer(self.requests)
         except asyncio.CancelledError:

@@ -172,11 +172,7 @@ def test_a_server_is_waited_for_longer_than_an_answer_may_take(clock: Clock) -> 
 def test_a_server_that_stays_away_is_given_up_at_a_deadline() -> None:
     async def main() -> None:
         async with serving(away=0.3) as (server, client):
-
-            async def paused(number: int) -> Response:
-                return Response("paused", 503)
-
-            server.answer = paused
+            server.answer = Response("paused", 503)
             with pytest.raises(ModelError, match=r"answered 503: paused \(for 0\.3 s"):
                 await ask(client)
 
@@ -230,11 +226,7 @@ def test_the_end_of_our_own_server_is_an_outage_at_once_though_it_refuses_connec
 def test_a_timeout_of_the_server_or_a_proxy_is_not_asked_for_again(status: int) -> None:
     async def main() -> None:
         async with serving() as (server, client):
-
-            async def late(number: int) -> Response:
-                return Response("too late", status)
-
-            server.answer = late
+            server.answer = Response("too late", status)
             with pytest.raises(ModelError, match=f"answered {status}: too late"):
                 await ask(client)
             assert server.requests == 1
@@ -318,12 +310,8 @@ def test_a_chat_api_that_is_overloaded_is_waited_for() -> None:
 def test_a_chat_api_without_credit_is_not_waited_for() -> None:
     async def main() -> None:
         async with serving() as (server, _):
-
-            async def poor(number: int) -> Response:
-                error = {"message": "no credit", "type": "x", "code": "insufficient_quota"}
-                return Response({"error": error}, 429)
-
-            server.answer, model = poor, chat(server)
+            error = {"message": "no credit", "type": "x", "code": "insufficient_quota"}
+            server.answer, model = Response({"error": error}, 429), chat(server)
             with pytest.raises(ModelError, match="no credit"):
                 await model.respond(Conversation([vf.Message("user", "x")]), Sampling())
             assert server.requests == 1

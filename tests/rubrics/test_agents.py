@@ -55,14 +55,9 @@ def test_the_answers_are_those_of_all_conversations_in_order_of_the_turns() -> N
 def test_the_question_of_a_judge_holds_no_word_of_the_judged_model() -> None:
     trace = delegated()
 
-    async def run() -> str:
-        async with FakeServer(saying(*verdicts("right"))) as server:
-            judge = judge_at(server.base_url)
-            await judge(trace)
-            await judge.close()
-            return str(server.bodies[0]["messages"][1]["content"])
-
-    shown = asyncio.run(run())
+    with FakeServer(saying(*verdicts("right"))) as server:
+        asyncio.run(judge_at(server.base_url)(trace))
+    shown = server.bodies[0]["messages"][1]["content"]
     assert "Which river?" in shown
     assert "Answer: B" in shown
     assert "I delegate." not in shown

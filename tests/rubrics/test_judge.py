@@ -17,7 +17,6 @@ from vf.rubrics.judge_prompt import Criterion
 from vf.runtime.errors import ConfigError, RubricError
 from vf.testing import FakeServer, Request, Response
 from vf.testing.fake_server import Script
-from vf.traces.trace import Score
 
 CLEAR = Criterion("Is it clear?", {"no": 0.0, "somewhat": 0.4, "yes": 1.0}, name="clear")
 RUDE = Criterion("Is it rude?", {"polite": 0.0, "rude": 1.0}, name="rude", weight=3.0)
@@ -89,13 +88,10 @@ def test_votes_are_drawn_with_different_seeds_and_nonces() -> None:
 
 
 def test_what_it_cost_is_in_the_record_and_not_in_the_reward() -> None:
-    async def run() -> tuple[Score, vf.Trace, Judge]:
-        async with FakeServer(saying("Hm.", *verdicts("partly right"))) as server:
-            judge = judge_at(server.base_url)
-            trace = answered("4", "4")
-            return await vf.Rubric(outcome=judge).score(trace), trace, judge
-
-    scored, trace, judge = asyncio.run(run())
+    trace = answered("4", "4")
+    with FakeServer(saying("Hm.", *verdicts("partly right"))) as server:
+        judge = judge_at(server.base_url)
+        scored = asyncio.run(vf.Rubric(outcome=judge).score(trace))
     assert (scored.reward, scored.outcome) == (0.5, 0.5)
     record = trace.info["judge"]["judge"]
     assert (record["requests"], record["prompt_tokens"], record["completion_tokens"]) == (
@@ -109,18 +105,12 @@ def test_what_it_cost_is_in_the_record_and_not_in_the_reward() -> None:
 
 
 def test_it_serves_as_penalty_and_metric_too() -> None:
-    async def run() -> Score:
-        async with FakeServer(saying(*verdicts("rude", name="rude"))) as server:
-            penalty = judge_at(server.base_url, criteria=RUDE, name="rude")
-            metric = judge_at(server.base_url, criteria=RUDE, name="rudeness")
-            rubric = vf.Rubric(
-                outcome=lambda trace: 1.0,
-                penalties=[vf.Penalty(penalty, 0.2)],
-                metrics=[metric],
-            )
-            return await rubric.score(answered("4", "4"))
-
-    scored = asyncio.run(run())
+    with FakeServer(saying(*verdicts("rude", name="rude"))) as server:
+        penalty = judge_at(server.base_url, criteria=RUDE, name="rude")
+        metric = judge_at(server.base_url, criteria=RUDE, name="rudeness")
+        penalties = [vf.Penalty(penalty, 0.2)]
+        rubric = vf.Rubric(outcome=lambda trace: 1.0, penalties=penalties, metrics=[metric])
+        scored = asyncio.run(rubric.score(answered("4", "4")))
     assert scored.reward == pytest.approx(0.8)
     assert (scored.penalties, scored.metrics) == ({"rude": 1.0}, {"rudeness": 1.0})
 
@@ -131,16 +121,12 @@ async def ask_twice(first: Judge, second: Judge, *traces: vf.Trace) -> None:
 
 
 def test_the_same_question_is_asked_once() -> None:
-    async def run() -> tuple[list[Any], int]:
-        async with FakeServer(saying(*verdicts("right"))) as server:
-            judge = judge_at(server.base_url, votes=2)
-            traces = [answered("4", "4"), answered("4", "4")]
-            await ask_twice(judge, judge, *traces)
-            assert judge.usage.from_cache == 2
-            return [trace.info["judge"]["judge"] for trace in traces], len(server.bodies)
-
-    (first, second), requests = asyncio.run(run())
-    assert requests == 2
+    traces = [answered("4", "4"), answered("4", "4")]
+    with FakeServer(saying(*verdicts("right"))) as server:
+        judge = judge_at(server.base_url, votes=2)
+        asyncio.run(ask_twice(judge, judge, *traces))
+    assert judge.usage.from_cache == len(server.requests) == 2
+    first, second = (trace.info["judge"]["judge"] for trace in traces)
     assert (first["prompt_tokens"], second["prompt_tokens"]) == (200, 0)
     assert [vote["cached"] for vote in second["votes"]] == [True, True]
 
@@ -162,15 +148,12 @@ def test_whatever_matters_is_asked_again(change: dict[str, Any], tmp_path: Path)
         clear = "Is it clear?" in str(body)
         return f"Seen.\nVERDICT NONCE {'clear: yes' if clear else 'correct: right'}"
 
-    async def run() -> int:
-        async with FakeServer(saying(reply)) as server:
-            settings = {"base_url": server.base_url, "api_key_env": None, "cache": tmp_path}
-            first = Judge("judge", **settings)  # type: ignore[arg-type]
-            second = Judge(**{"model": "judge"} | settings | change)
-            await ask_twice(first, second, answered("4", "4"), answered("4", "4"))
-            return len(server.bodies)
-
-    assert asyncio.run(run()) == 2
+    with FakeServer(saying(reply)) as server:
+        settings = {"base_url": server.base_url, "api_key_env": None, "cache": tmp_path}
+        first = Judge("judge", **settings)  # type: ignore[arg-type]
+        second = Judge(**{"model": "judge"} | settings | change)
+        asyncio.run(ask_twice(first, second, answered("4", "4"), answered("4", "4")))
+    assert len(server.requests) == 2
 
 
 def test_each_vote_is_kept_as_its_own() -> None:
@@ -186,18 +169,13 @@ def test_a_folder_outlives_the_judge_and_a_broken_file_is_asked_again(tmp_path: 
     def cached() -> list[Path]:
         return list(tmp_path.rglob("*.json"))
 
-    async def run() -> list[int]:
-        counts = []
-        async with FakeServer(saying(*verdicts("right"))) as server:
-            for damage in (None, None, "{"):
-                if damage is not None:
-                    cached()[0].write_text(damage)
-                judge = judge_at(server.base_url, cache=tmp_path)
-                assert await judge(answered("4", "4")) == 1.0
-                counts.append(len(server.bodies))
-        return counts
-
-    assert asyncio.run(run()) == [1, 1, 2]
+    with FakeServer(saying(*verdicts("right"))) as server:
+        for damage, count in ((None, 1), (None, 1), ("{", 2)):
+            if damage is not None:
+                cached()[0].write_text(damage)
+            judge = judge_at(server.base_url, cache=tmp_path)
+            assert asyncio.run(judge(answered("4", "4"))) == 1.0
+            assert len(server.requests) == count
     (file,) = cached()
     assert json.loads(file.read_text())["choices"] == {"correct": "right"}
     assert "Question?" not in file.read_text()
@@ -217,10 +195,7 @@ def test_an_error_is_never_cached() -> None:
 @pytest.mark.parametrize(
     ("server", "hint"),
     [
-        (
-            Response("no such key", 401),
-            r"at http.*no such key.*\(no key was sent\): see api_key",
-        ),
+        (Response("no such key", 401), r"no such key.*\(no key was sent\): see api_key_env"),
         (Response("no model judge", 404), r"at http.*no model judge.*Is that the model's name"),
         (Response(b"<html>Oops</html>"), "not answer with a chat completion"),
     ],
@@ -251,13 +226,10 @@ def test_reasons_may_come_apart_from_the_verdict() -> None:
 
 
 def test_a_failed_judge_leaves_the_rollout_without_a_reward() -> None:
-    async def run() -> vf.Trace:
-        async with FakeServer(saying("I like it.")) as server:
-            environment = vf.Environment()
-            environment.rubric = vf.Rubric(outcome=judge_at(server.base_url, retries=0))
-            return await vf.rollout(environment, vf.Task("t", "Hi"), vf.ScriptedModel(["Hello"]))
-
-    trace = asyncio.run(run())
+    environment, model = vf.Environment(), vf.ScriptedModel(["Hello"])
+    with FakeServer(saying("I like it.")) as server:
+        environment.rubric = vf.Rubric(outcome=judge_at(server.base_url, retries=0))
+        trace = asyncio.run(vf.rollout(environment, vf.Task("t", "Hi"), model))
     assert trace.reward is None
     assert trace.error is not None
     assert trace.error.boundary == "rubric"
