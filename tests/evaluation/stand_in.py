@@ -58,6 +58,8 @@ class StandIn:
         return Path(self.how["fixed"]).exists()
 
     async def answer(self, request: Request) -> Line | Response:
+        if request.path not in ("/v1/models", "/v1/chat/completions"):
+            return Response(b"404: Not Found", 404)
         body = request.body or {}
         if request.method == "POST":
             print(json.dumps([body.get("seed"), body["messages"][-1]["content"]]), flush=True)

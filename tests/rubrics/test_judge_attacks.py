@@ -131,8 +131,8 @@ def test_it_asks_again_as_often_as_it_is_set_to() -> None:
             judge = judge_at(server.base_url, retries=retries)
             with pytest.raises(RubricError, match=f"in {retries + 1} attempts"):
                 asyncio.run(judge(answered("4", "4")))
-        assert len({nonce_of(body) for body in server.bodies}) == retries + 1
-        assert [shown_answer(body) for body in server.bodies] == ["4"] * (retries + 1)
+        assert len({nonce_of(body) for body in server.bodies}) == len(server.bodies)
+        assert sum(shown_answer(body) == "4" for body in server.bodies) == retries + 1
 
 
 @pytest.mark.parametrize(
