@@ -38,6 +38,7 @@ from vf.sandbox.spec import Pairs, pairs
 WORKSPACE = "/workspace"
 SHM = 16 * 2**20
 OPEN_FILES = 4096
+PENDING_SIGNALS = 1024
 START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
 END_TIMEOUT = 20.0  # seconds that it has to kill everything and end
 READ_AHEAD = 2**20  # bytes
@@ -109,6 +110,7 @@ class Made:
             "MEMLOCK": 2**16,
             "NOFILE": OPEN_FILES,
             "NPROC": int(limits.pids),
+            "SIGPENDING": PENDING_SIGNALS,  # counts for whoever bubblewrap runs as, too
         }
         flags = ["--user", f"{ID}:{ID}", "--workdir", self.workdir, "--home", self.workdir]
         flags += ["--lifetime", str(limits.lifetime), "--memory", str(int(limits.memory))]
@@ -231,6 +233,8 @@ async def _spawn(made: Made, system: System) -> asyncio.subprocess.Process:
     for name, value in made.variables().items():
         arguments += ["--setenv", name, value]
     arguments += ["--proc", "/proc", *hidden_files(), "--dev", "/dev"]
+    # It reads alike, but cannot be mapped: what is mapped of the other is shared, without a file.
+    arguments += ["--dev-bind", "/dev/full", "/dev/zero"]
     arguments += ["--dir", "/tmp", "--dir", made.workdir]
     inside = [system.python, "-I", "-S", "-c", enter, json.dumps(made.plan()), supervisor]
     uid = outer_uid()

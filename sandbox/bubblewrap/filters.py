@@ -19,9 +19,20 @@ from vf.sandbox.seccomp import EPERM, seccomp_profile
 LIBRARY = "libseccomp.so.2"
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # SCMP_ACT_*
 COMPARISONS = {"SCMP_CMP_EQ": 4, "SCMP_CMP_MASKED_EQ": 7}
-# What holds memory that no process has mapped: no sum over processes would see it. And what would
-# widen the choice of cores.
-UNCOUNTED = ("memfd_create", "shmget", "msgget", "semget", "mq_open", "sched_setaffinity")
+# What holds memory that no process has mapped: no sum over processes would see it. Memory that is
+# shared and has no file stays when it leaves every process (MADV_DONTNEED); a pipe holds the huge
+# page that a small part of it came from. And what would widen the choice of cores.
+UNCOUNTED = (
+    "memfd_create",
+    "shmget",
+    "msgget",
+    "semget",
+    "mq_open",
+    "vmsplice",
+    "sched_setaffinity",
+)
+SHARED_WITHOUT_FILE = 0x21  # MAP_SHARED and MAP_ANONYMOUS
+SOL_SOCKET, SO_SNDBUF, SO_RCVBUF = 1, 7, 8
 
 
 class _Comparison(ctypes.Structure):  # struct scmp_arg_cmp
@@ -53,8 +64,21 @@ def program_filter() -> bytes:
     Raises:
         ConfigError: This machine lacks libseccomp.
     """
-    denied = {"names": UNCOUNTED, "action": "SCMP_ACT_ERRNO", "args": []}
-    return _compiled({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [denied]})
+    flags = {"index": 3, "op": "SCMP_CMP_MASKED_EQ", "value": SHARED_WITHOUT_FILE}
+    shared = {**flags, "valueTwo": SHARED_WITHOUT_FILE}
+    rules: list[dict[str, Any]] = [
+        {"names": UNCOUNTED, "action": "SCMP_ACT_ERRNO"},
+        {"names": ["mmap"], "action": "SCMP_ACT_ERRNO", "args": [shared]},
+    ]
+    for option in (SO_SNDBUF, SO_RCVBUF):
+        where = [
+            {"index": 1, "op": "SCMP_CMP_EQ", "value": SOL_SOCKET},
+            {"index": 2, "op": "SCMP_CMP_EQ", "value": option},
+        ]
+        # As where the largest buffer is the usual one: the kernel then says nothing, either.
+        ignored = {"action": "SCMP_ACT_ERRNO", "errnoRet": 0}
+        rules.append({"names": ["setsockopt"], **ignored, "args": where})
+    return _compiled({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules})
 
 
 def _compiled(profile: dict[str, Any]) -> bytes:

@@ -89,7 +89,7 @@ class MemoryWatch:
 
 def _anonymous(pid: int) -> int:
     """Return the bytes that a process has to itself, or has from before a fork, and its tables."""
-    return _sum(f"/proc/{pid}/status", (b"RssAnon:", b"VmPTE:"))
+    return _sum(f"/proc/{pid}/status", (b"RssAnon:", b"VmSwap:", b"VmPTE:"))
 
 
 def _proportional(pid: int) -> int:
@@ -97,7 +97,7 @@ def _proportional(pid: int) -> int:
 
     Where it hides them, all that it shares counts as its own.
     """
-    shared = _sum(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:",))
+    shared = _sum(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"SwapPss:"))
     return shared + _sum(f"/proc/{pid}/status", (b"VmPTE:",)) if shared else _anonymous(pid)
 
 

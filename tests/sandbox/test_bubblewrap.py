@@ -139,7 +139,9 @@ def test_memory_is_what_processes_and_files_take_together() -> None:
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("call", ["memfd_create", "shmget", "msgget", "semget", "mq_open"])
+@pytest.mark.parametrize(
+    "call", ["memfd_create", "shmget", "msgget", "semget", "mq_open", "vmsplice"]
+)
 def test_memory_that_no_process_maps_cannot_be_had(call: str) -> None:
     calls = {
         "memfd_create": "libc.memfd_create(b'm', 0)",
@@ -147,12 +149,39 @@ def test_memory_that_no_process_maps_cannot_be_had(call: str) -> None:
         "msgget": "libc.msgget(0, 0o1600)",
         "semget": "libc.semget(0, 1, 0o1600)",
         "mq_open": "libc.mq_open(b'/q', os.O_CREAT | os.O_RDWR, 0o600, None)",
+        "vmsplice": "libc.vmsplice(os.pipe()[1], None, 0, 0)",
     }
     code = f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nprint({calls[call]})"
 
     async def body(box: BubblewrapSandbox) -> None:
         for result in (await box.exec(["python3", "-c", code]), await box.python(code)):
             assert result.stdout == "-1\n", result
+
+    inside(body)
+
+
+@needs_bubblewrap
+def test_memory_that_is_shared_has_a_file() -> None:
+    code = (
+        "import mmap, os, socket\n"
+        "zero = os.open('/dev/zero', os.O_RDWR)\n"
+        "assert os.read(zero, 3) == bytes(3)\n"
+        "for file in (-1, zero):\n"
+        "    try: mmap.mmap(file, 4096)\n"
+        "    except OSError: print('refused')\n"
+        "mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "with open('/dev/shm/file', 'wb+') as file:\n"
+        "    file.truncate(4096)\n"
+        "    mmap.mmap(file.fileno(), 4096)\n"
+        "ours, theirs = socket.socketpair()\n"
+        "before = ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)\n"
+        "ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * before)\n"
+        "print(ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == before)"
+    )
+
+    async def body(box: BubblewrapSandbox) -> None:
+        for result in (await box.exec(["python3", "-c", code]), await box.python(code)):
+            assert result.stdout == "refused\nrefused\nTrue\n", result
 
     inside(body)
 
