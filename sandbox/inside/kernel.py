@@ -294,8 +294,10 @@ def processes() -> dict[int, Process]:
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-                pid = int(name)
-                found[pid] = Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+                pid, state = int(name), fields[0].decode()
+                if state == "Z" and int(fields[17]) > 1:
+                    state = "S"  # only its first thread has ended
+                found[pid] = Process(pid, int(fields[1]), state, int(fields[19]))
     return found
 
 

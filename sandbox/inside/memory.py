@@ -88,8 +88,18 @@ class MemoryWatch:
 
 
 def _anonymous(pid: int) -> int:
-    """Return the bytes that a process has to itself, or has from before a fork, and its tables."""
-    return _sum(f"/proc/{pid}/status", (b"RssAnon:", b"VmSwap:", b"VmPTE:"))
+    """Return the bytes that a process has to itself, or has from before a fork, and its tables.
+
+    Where its first thread has ended, only the others show them.
+    """
+    names = (b"RssAnon:", b"VmSwap:", b"VmPTE:")
+    if size := _sum(f"/proc/{pid}/status", names):
+        return size
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            if size := _sum(f"/proc/{pid}/task/{thread}/status", names):
+                return size
+    return 0
 
 
 def _proportional(pid: int) -> int:

@@ -161,6 +161,27 @@ def test_memory_that_no_process_maps_cannot_be_had(call: str) -> None:
 
 
 @needs_bubblewrap
+def test_a_process_without_its_first_thread_counts_and_ends() -> None:
+    code = (
+        "import ctypes, os, threading\n"
+        "def work():\n"
+        "    data = bytearray({size})\n"
+        "    while True: pass\n"
+        "threading.Thread(target=work).start()\n"
+        "SYS_exit = 60 if os.uname().machine == 'x86_64' else 93\n"
+        "ctypes.CDLL(None).syscall(SYS_exit, 0)"
+    )
+
+    async def body(box: BubblewrapSandbox) -> None:
+        large = ["python3", "-c", code.format(size=300 * 2**20)]
+        assert (await box.exec(large, timeout=60)).oom_killed
+        assert (await box.exec(["python3", "-c", code.format(size=1)], timeout=2)).timed_out
+        assert (await box.exec("echo on")).stdout == "on\n"
+
+    inside(body, Made(Limits(memory=192 * 2**20, workspace=2**20, tmp=2**20)))
+
+
+@needs_bubblewrap
 def test_memory_that_is_shared_has_a_file() -> None:
     code = (
         "import mmap, os, socket\n"
