@@ -37,7 +37,9 @@ from vf.sandbox.spec import Pairs, pairs
 
 WORKSPACE = "/workspace"
 SHM = 16 * 2**20
-OPEN_FILES = 4096
+# Of a process. Also how many descriptors may be under way in sockets: the kernel counts those for
+# whoever bubblewrap runs as, and anybody with a limit that the count has reached can pass none.
+OPEN_FILES = 512
 PENDING_SIGNALS = 1024
 START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
 END_TIMEOUT = 20.0  # seconds that it has to kill everything and end

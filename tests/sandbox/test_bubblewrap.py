@@ -182,6 +182,27 @@ def test_a_process_without_its_first_thread_counts_and_ends() -> None:
 
 
 @needs_bubblewrap
+def test_descriptors_under_way_leave_some_to_whoever_has_the_same_user_outside() -> None:
+    code = (
+        "import socket\n"
+        "ours, theirs = socket.socketpair()\n"
+        "count = 0\n"
+        "try:\n"
+        "    while count < 2000:\n"
+        "        socket.send_fds(ours, [b'x'], [0] * 100)\n"
+        "        count += 100\n"
+        "except OSError: pass\n"
+        "print(count)"
+    )
+
+    async def body(box: BubblewrapSandbox) -> None:
+        count = int((await box.exec(["python3", "-c", code])).stdout)
+        assert 0 < count < 1000  # what a process usually may have is 1024
+
+    inside(body)
+
+
+@needs_bubblewrap
 def test_memory_that_is_shared_has_a_file() -> None:
     code = (
         "import mmap, os, socket\n"
