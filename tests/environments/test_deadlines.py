@@ -148,13 +148,13 @@ async def test_a_slow_tool_holds_no_other_rollout(clock: Clock) -> None:
     finished: list[str] = []
 
     hangs.clear()
-    evaluation = vf.evaluate(
+    work = vf.evaluate(
         environment,
         vf.ScriptedModel(script),
         tasks=[vf.Task("slow", "slow"), vf.Task("fast", "fast")],
         on_trace=lambda trace: finished.append(trace.task.id),
     )
-    evaluating = asyncio.create_task(evaluation)
+    evaluating = asyncio.create_task(work)
     await until(lambda: hangs.is_set() and finished)
     assert finished == ["fast"]
     await clock.skip(SECONDS)

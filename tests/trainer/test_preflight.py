@@ -313,7 +313,7 @@ vf.register("test-elsewhere", Elsewhere)
 def test_what_workers_on_other_machines_need_is_not_looked_for_here(
     backend: str, workers: int
 ) -> None:
-    where = {"rollouts": {"workers": workers}, "cluster": {"backend": backend}}
+    where: dict[str, Any] = {"rollouts": {"workers": workers}, "cluster": {"backend": backend}}
     if (backend, workers) == ("ray", 2):
         assert checked("test-elsewhere", **where).workers == 2
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from typing import Any
 
 import pytest
 
@@ -64,9 +65,7 @@ HOW = {
 
 @pytest.mark.usefixtures("containers")
 @pytest.mark.parametrize("where", [{}, {"keep_running": ["*"]}], ids=["fresh", "the agent's"])
-def test_no_link_to_the_answer_is_followed(
-    make_task: MakeTask, where: dict[str, list[str]]
-) -> None:
+def test_no_link_to_the_answer_is_followed(make_task: MakeTask, where: dict[str, Any]) -> None:
     path = make_task(files={"tests/test.sh": COMPARING, "tests/expected": "42\n"})
     *linked, solved = play(path, *([bash(how), "Done."] for how in HOW.values()), "oracle", **where)
     assert [record(trace)["removed"] for trace in linked] == [["/app/answer.txt"]] * len(HOW)

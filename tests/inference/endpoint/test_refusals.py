@@ -19,6 +19,7 @@ from vf.inference.endpoint.bodies import MOST_AT_ONCE
 from vf.inference.endpoint.chat import Chat
 from vf.inference.endpoint.dialect import Asked
 from vf.inference.models import token_model as token_models
+from vf.inference.rendering.next_prompt import next_prompt
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.request_limits import MOST_BYTES, SMALL, most_bytes
 
@@ -197,7 +198,7 @@ def test_a_long_prompt_is_rendered_while_others_are_answered(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     honest, begun = threading.Event(), threading.Event()
-    render = token_models.next_prompt
+    render = next_prompt
 
     def slow(renderer: Renderer, conversation: vf.Conversation, *settings: Any) -> Any:
         if len(conversation.messages) > 1:

@@ -92,12 +92,15 @@ def test_nothing_listens(stand: Stand) -> None:
     assert url in str(error.value)
 
 
+NOT_LISTS: list[Any] = [{"hello": "world"}, [], "hello", {"data": [{}]}, {"data": 3}]
+
+
 @pytest.mark.parametrize(
     ("server", "run", "words"),
     [
         *(
-            ({"models": models}, {}, "the server at 'http.* is not OpenAI-compatible")
-            for models in ({"hello": "world"}, [], "hello", {"data": [{}]}, {"data": 3})
+            ({"models": listed}, {}, "the server at 'http.* is not OpenAI-compatible")
+            for listed in NOT_LISTS
         ),
         (
             {"name": "other/model"},
