@@ -21,9 +21,9 @@ from vf.inference.settings import (
     TopP,
     real_numbers,
 )
-from vf.runtime.api_keys import KeyVariable, read_key
+from vf.runtime.api_keys import read_key
 from vf.runtime.errors import ConfigError
-from vf.runtime.toml import checked
+from vf.runtime.toml import KeyVariable, checked
 from vf.traces.messages import Message
 
 if TYPE_CHECKING:

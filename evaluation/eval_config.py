@@ -28,9 +28,8 @@ from vf.inference.settings import (
     TopK,
     TopP,
 )
-from vf.runtime.api_keys import KeyVariable
 from vf.runtime.errors import ConfigError, did_you_mean
-from vf.runtime.toml import checked
+from vf.runtime.toml import KeyVariable, checked
 
 Amount = Annotated[float, Field(ge=0)]
 # What changes how an evaluation runs, but not what it measures: an evaluation can be resumed with

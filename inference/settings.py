@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from vf.inference.model import ToolStyle
-from vf.runtime.api_keys import KeyVariable
+from vf.runtime.toml import KeyVariable
 
 LAST_PORT = 65_535
 Positive = Annotated[int, Field(ge=1)]

@@ -6,10 +6,8 @@ import logging
 import os
 import re
 import traceback
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import unquote
-
-from pydantic import AfterValidator
 
 from vf.runtime.errors import ConfigError
 
@@ -70,9 +68,6 @@ def check_variable(name: str) -> str:
             "key itself, which belongs in the variable and in no file"
         )
     return name
-
-
-KeyVariable = Annotated[str, AfterValidator(check_variable)]
 
 
 def in_url(url: str | None) -> tuple[str, ...]:

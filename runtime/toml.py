@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import AfterValidator, BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
+from vf.runtime.api_keys import check_variable
 from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.parse import parse_toml
 
 Table = TypeVar("Table", bound=BaseModel)
+KeyVariable = Annotated[str, AfterValidator(check_variable)]  # the name of one with an API key
 EXPECTED = "Input should be "  # as pydantic says what a value is not
 MANY = 20  # more names than this are not worth listing in a message
 

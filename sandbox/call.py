@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from vf.runtime.errors import SandboxError, ToolError
-from vf.sandbox.contract import ExecResult, Output
+from vf.runtime.errors import SandboxError
+from vf.sandbox.contract import ExecResult, OutOfRange, Output
 from vf.sandbox.ends import Ends
 from vf.sandbox.frames import OUTPUT_WINDOW, Frame, FrameError, encode
 from vf.sandbox.tunnel import Writer
@@ -190,21 +190,6 @@ def check_path(path: str) -> None:
         possible = False
     if not possible:
         raise FileNotFoundError(errno.ENOENT, "no file can have this name", ascii(path[:80]))
-
-
-class OutOfRange(ToolError, ValueError):
-    """A limit that no sandbox can keep; in a tool, the model sees it: the number may be its own."""
-
-
-def positive(name: str, value: float) -> float:
-    """Return a number of seconds.
-
-    Raises:
-        OutOfRange: It is none.
-    """
-    if isinstance(value, bool | str) or not 0 < value < float("inf"):
-        raise OutOfRange(f"{name} must be positive and finite, got {value!r}")
-    return value
 
 
 def check_output(most: int) -> None:

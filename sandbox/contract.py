@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self, TypeAlias
 
+from vf.runtime.errors import ToolError
+
 # As the ``socket`` module has them: (host, port) for TCP, or the path of a Unix socket.
 Address: TypeAlias = tuple[str, int] | str
 
@@ -377,3 +379,18 @@ class Limits:
                     f"{name} = {getattr(self, name)} does not fit into memory = {self.memory}: "
                     "files there count as memory"
                 )
+
+
+class OutOfRange(ToolError, ValueError):
+    """A limit that no sandbox can keep; in a tool, the model sees it: the number may be its own."""
+
+
+def positive(name: str, value: float) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        OutOfRange: It is none.
+    """
+    if isinstance(value, bool | str) or not 0 < value < float("inf"):
+        raise OutOfRange(f"{name} must be positive and finite, got {value!r}")
+    return value

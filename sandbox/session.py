@@ -19,12 +19,11 @@ from vf.sandbox.call import (
     command,
     ends,
     failure,
-    positive,
     refused,
     result,
     send,
 )
-from vf.sandbox.contract import Address, ExecResult, Output
+from vf.sandbox.contract import Address, ExecResult, Output, positive
 from vf.sandbox.frames import Decoder, Frame, FrameError, encode
 from vf.sandbox.process import SessionProcess
 from vf.sandbox.tunnel import Tunnel, Writer

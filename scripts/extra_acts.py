@@ -156,7 +156,6 @@ WANTS = {
         "vf-rl run.toml --dry-run",
         "vf-rl eval calculator -m tiny -n 1",
         "vf-rl serve tiny",
-        "vf-rl export runs/run-1",
         "vf-rl mismatch run.toml",
         "vf-rl cluster slurm run.toml",
         "vf-rl cluster kuberay run.toml",

@@ -10,8 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from vf.runtime.errors import ConfigError, SandboxError, ToolError
 from vf.runtime.own_deadline import own_deadline
-from vf.sandbox.call import positive
-from vf.sandbox.contract import ExecResult, Sandbox
+from vf.sandbox.contract import ExecResult, Sandbox, positive
 from vf.sandbox.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Episode

@@ -169,7 +169,7 @@ def test_the_command_shows_what_was_expected_and_what_came(
         (["--backend", "podman"], 2, "module:callable"),
         (["--backend", "no_such_module:x"], 2, "cannot be imported"),
         (["--backend", "local", "--unsafe-local", "--match", "nonsense"], 2, "no check's name"),
-        (["--group", "nothing"], 2, "invalid choice: 'nothing'"),
+        (["--group", "nothing"], 2, "unknown value 'nothing'"),
         (["--backend", "local", "--unsafe-local", "--group", "cwd"], 0, "4 passed, 0 failed"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

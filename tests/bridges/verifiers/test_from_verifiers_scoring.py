@@ -15,7 +15,7 @@ from vf.bridges.verifiers.v0 import V0Environment
 from vf.evaluation.rescore import rescore
 from vf.inference.models.scripted_model import Line
 from vf.runtime.errors import RubricError
-from vf.testing import FakeServer
+from vf.testing import FakeServer, Response
 from vf.traces.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("their_envs")
@@ -89,7 +89,8 @@ def test_a_judge_is_asked_as_verifiers_asks_it() -> None:
     trace, requests = asyncio.run(with_judge(["yes"]))
     assert trace.reward == 1.0
     assert "Ground truth answer:\n```\n7\n```" in requests[0]["messages"][0]["content"]
-    failed, _ = asyncio.run(with_judge([]))  # the server has nothing to say: status 500
+    overloaded = Response("overloaded", 400)  # verifiers asks again after a 500
+    failed, _ = asyncio.run(with_judge([overloaded]))
     assert failed.reward is None
     assert failed.error is not None
     assert "'judged' raised RuntimeError: Judge model API error" in failed.error.message

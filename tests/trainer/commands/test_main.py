@@ -95,7 +95,7 @@ def test_a_subcommand_is_called_as_it_is_typed_and_shows_an_example(name: str, v
         ("check-template", "the following arguments are required: model"),
         ("check-template tiny two", "unrecognized arguments: two"),
         ("cluster slurm", "CONFIG.toml"),
-        ("cluster pbs a.toml", "invalid choice: 'pbs'"),
+        ("cluster pbs a.toml", "there is no command 'pbs'"),
         ("cluster slurm a.toml --gpus-per-node all", "'all' is not a whole number"),
         ("cluster slurm a.toml --image x", "unrecognized arguments: --image"),
         ("doctor a.toml --gpu-memory much", "'much' is not a size in GB"),
@@ -107,7 +107,7 @@ def test_a_subcommand_is_called_as_it_is_typed_and_shows_an_example(name: str, v
         ("view x --port 80 -o page.html", "--output writes a file"),
         ("view x --min-reward 1", "need --export"),
         ("view x --export a.jsonl --open", "--export cannot be combined"),
-        ("view x --export a.jsonl --stop-reason tired", "invalid choice"),
+        ("view x --export a.jsonl --stop-reason tired", "unknown value 'tired'"),
         ("export", "the following arguments are required: RUN"),
     ],
 )
