@@ -80,7 +80,7 @@ def test_a_function_that_raises_is_an_error_that_names_it(
 
 
 def test_a_judge_is_asked_as_verifiers_asks_it() -> None:
-    async def with_judge(verdicts: list[Line]) -> tuple[Trace, Any]:
+    async def with_judge(verdicts: list[Any]) -> tuple[Trace, Any]:
         async with FakeServer(verdicts) as api:
             environment = load(kind="judged", judge=api.base_url)
             task = next(iter(environment.tasks("train")))
