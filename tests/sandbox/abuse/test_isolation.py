@@ -207,7 +207,9 @@ def test_only_usual_sockets_can_be_had(arena: Arena) -> None:
 OLD_CALL = """
 import ctypes, mmap, platform
 if platform.machine() != 'x86_64': raise SystemExit(159)
-code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+prot = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+code = mmap.mmap(-1, 4096, flags, prot)
 code.write(b'\\xb8\\x14\\0\\0\\0\\xcd\\x80\\xc3')  # getpid, as 32-bit programs call it
 call = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
 print('WON', call())
