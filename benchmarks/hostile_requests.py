@@ -91,11 +91,15 @@ def attackers(pipe: Connection) -> None:
                     async with asyncio.timeout(HELD):
                         return (await reader.readline()).decode("latin-1")[9:12] or "closed"
                 return "held"
-            while then == "continue" and not reader.at_eof() and not reader._buffer:  # type: ignore[attr-defined]
-                writer.write(CHUNK)
-                await writer.drain()
-                await asyncio.sleep(0)
-            return (await reader.readline()).decode("latin-1")[9:12] or "closed"
+            answer = asyncio.ensure_future(reader.readline())
+            try:
+                while then == "continue" and not answer.done():
+                    writer.write(CHUNK)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                return (await answer).decode("latin-1")[9:12] or "closed"
+            finally:
+                answer.cancel()
         except OSError:
             return "closed"
         finally:

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Self
 
 from vf.runtime.errors import ConfigError, SandboxError
+from vf.sandbox.child import READ_AHEAD, START_TIMEOUT, end
 from vf.sandbox.contract import Limits
 from vf.sandbox.session import Session
 from vf.sandbox.session_sandbox import SessionSandbox
 
-START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
-END_TIMEOUT = 20.0  # seconds that it has to kill everything and end
-READ_AHEAD = 2**20  # bytes
 _numbers = itertools.count(1)
 
 
@@ -128,7 +126,7 @@ class UnsafeLocalSandbox(SessionSandbox):
         if self._session is not None:
             await self._session.close()
         if self._process is not None:
-            await _end(self._process)
+            await end(self._process)
         if self._root is not None:
             await asyncio.to_thread(_remove, self._root)
 
@@ -148,27 +146,6 @@ def _environment(root: Path) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "TMPDIR": str(root / "tmp"),
     }
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Have the supervisor end. Killed, it takes what it started with it: see keeper.py."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        async with asyncio.timeout(END_TIMEOUT):
-            await _ended(process)
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await _ended(process)
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    assert process.stdout is not None
-    # Unread output would keep asyncio from seeing the end.
-    while await process.stdout.read(READ_AHEAD):
-        pass
-    await process.wait()
 
 
 def _remove(root: Path) -> None:

@@ -16,6 +16,7 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 from vf.runtime.errors import InfrastructureError, SandboxError
@@ -43,6 +44,29 @@ class Pooled(Protocol):
 
 S = TypeVar("S", bound=Pooled)
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Opened(Generic[S]):
+    """A sandbox of a pool.
+
+    Attributes:
+        sandbox: The sandbox.
+        beside: Destroys what is beside it.
+    """
+
+    sandbox: S
+    beside: contextlib.AsyncExitStack
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be used, for all that is known."""
+        return self.sandbox.alive
+
+    async def close(self) -> None:
+        """Destroy it, and what is beside it. Safe to call again, after a cancellation above all."""
+        await self.sandbox.close()
+        await self.beside.aclose()
 
 
 class Progress:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from vf.sandbox.stats import HostStats
 
 
+FIELDS = [field.name for field in fields(SandboxSpec)]
+
+
 @runtime_checkable
 class SandboxSource(Protocol):
     """Creates sandboxes, one per episode."""
@@ -126,17 +129,26 @@ class _Given:
         return ()
 
 
-def refuse_spec(spec: SandboxSpec | None, why: str) -> None:
-    """Refuse any spec that asks for something.
+def refuse_spec(
+    spec: SandboxSpec | None,
+    why: str,
+    names: Iterable[str] = FIELDS,
+) -> None:
+    """Refuse a spec that asks for something.
+
+    Args:
+        spec: A task's.
+        why: Why it cannot be had, to end the message.
+        names: The fields that ask for it; by default all.
 
     Raises:
         ConfigError: It does; names the first field that is set.
     """
     nothing = SandboxSpec()
-    for field in fields(SandboxSpec):
-        value = getattr(spec or nothing, field.name)
-        if value != getattr(nothing, field.name):
+    for name in names:
+        value = getattr(spec or nothing, name)
+        if value != getattr(nothing, name):
             raise ConfigError(
-                f"the task's sandbox_spec has {field.name} = {value!r}, but {why}; "
+                f"the task's sandbox_spec has {name} = {value!r}, but {why}; "
                 'write sandbox = "docker"'
             )

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,8 @@ from vf.inference.model import (
     Sampling,
     context_size,
 )
-from vf.inference.models.token_model import PromptTooLong, TokenModel, new_text
+from vf.inference.models.token_model import PromptTooLong, TokenModel
 from vf.inference.rendering.next_prompt import Unrenderable
-from vf.inference.request_limits import off_loop
 from vf.runtime.errors import ConfigError, InfrastructureError, ModelError
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
@@ -133,12 +131,10 @@ class Session:
             Refusal: It could not be answered, either.
         """
         self._check(asked.model)
-        start = self._lineages.begin(asked.messages, asked.tools, self._begun)
+        start = self._begin(asked)
         try:
             if isinstance(self._model, TokenModel):
-                count = partial(self._model.prompt_tokens, start.conversation)
-                async with self._rendering:
-                    return await off_loop(new_text(start.conversation), count)
+                return await self._model.count_prompt(start.conversation)
             said = [[message.to_openai() for message in asked.messages], asked.tools]
             return len(json.dumps(said, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN
         except LimitReached as limit:
@@ -225,12 +221,16 @@ class Session:
             self._end_if_idle()
             self._on_change(self)
 
+    def _begin(self, asked: Asked) -> Start:
+        start = self._lineages.begin(asked.messages, asked.tools, self._begun)
+        start.conversation.rendering = self._rendering
+        return start
+
     async def _sampled(self, asked: Asked, samplings: Sequence[Sampling]) -> Answered:
         starts: list[Start] = []
         try:
             for _ in range(asked.count):
-                start = self._lineages.begin(asked.messages, asked.tools, self._begun)
-                start.conversation.rendering = self._rendering
+                start = self._begin(asked)
                 if not self._sampling.fixed:
                     start.conversation.options = asked.options
                 self._begun += 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from vf.inference.completions import Completion, TokenSampler
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
@@ -16,6 +17,8 @@ from vf.inference.rendering.renderer import Renderer
 from vf.inference.request_limits import off_loop
 from vf.runtime.errors import ModelError
 from vf.traces.trace import Branch, Fork
+
+T = TypeVar("T")
 
 _LONG = 16  # characters per token: several times as many as in any language
 _MESSAGE, _TOOL = 64, 1024  # characters that rendering one costs as much as, at least
@@ -63,10 +66,7 @@ class TokenModel:
             PromptTooLong: The first prompt is over ``max_prompt_len``.
             ContextFull: The context has no room for one more token.
         """
-        async with _turn_of(conversation):
-            size = new_text(conversation)
-            found = await off_loop(size, lambda: self._next_prompt(conversation))
-        branch, context, fork = found
+        branch, context, fork = await _in_turn(conversation, self._next_prompt)
         prompt_ids = branch.token_ids + context
         room = self.max_seq_len - len(prompt_ids)
         if room < 1:
@@ -114,6 +114,10 @@ class TokenModel:
         self._check_length(conversation)
         branch, context, _ = next_prompt(self.renderer, conversation, self.thinking_history)
         return len(branch) + len(context)
+
+    async def count_prompt(self, conversation: Conversation) -> int:
+        """Return :meth:`prompt_tokens`, and hold up the event loop no longer than ``respond``."""
+        return await _in_turn(conversation, self.prompt_tokens)
 
     def _stopped(
         self, completion: Completion, stop: Sequence[str]
@@ -173,15 +177,17 @@ class TokenModel:
         return branch, context, fork
 
 
-def new_text(conversation: Conversation) -> int:
+def _new_text(conversation: Conversation) -> int:
     """Return about how many characters the next prompt adds."""
     new = conversation.messages[0 if conversation.fork else conversation.encoded :]
     tools = 0 if conversation.encoded else _TOOL * len(conversation.tools)
     return sum(_MESSAGE + len(message.content) for message in new) + tools
 
 
-def _turn_of(conversation: Conversation) -> contextlib.AbstractAsyncContextManager[object]:
-    return conversation.rendering or contextlib.nullcontext()
+async def _in_turn(conversation: Conversation, render: Callable[[Conversation], T]) -> T:
+    """Render a conversation when it is its turn, in a thread where that takes a while."""
+    async with conversation.rendering or contextlib.nullcontext():
+        return await off_loop(_new_text(conversation), partial(render, conversation))
 
 
 def _structure(response_format: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ from vf.sandbox.bubblewrap.system import (
     namespaces,
     outer_uid,
 )
+from vf.sandbox.child import READ_AHEAD, START_TIMEOUT, end, kill
 from vf.sandbox.contract import Limits
 from vf.sandbox.session import Session
 from vf.sandbox.session_sandbox import SessionSandbox, see_through
@@ -41,9 +42,6 @@ SHM = 16 * 2**20
 # whoever bubblewrap runs as, and anybody with a limit that the count has reached can pass none.
 OPEN_FILES = 512
 PENDING_SIGNALS = 1024
-START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
-END_TIMEOUT = 20.0  # seconds that it has to kill everything and end
-READ_AHEAD = 2**20  # bytes
 FEWEST_PIDS = 16
 BACKSTOP = 4  # times the memory of all processes: what the kernel gives one, should the watch fail
 # For enter.py, in a user namespace that owns nothing of this machine's; it gives them up.
@@ -52,8 +50,8 @@ _numbers, _turns = itertools.count(1), itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """How a sandbox is made.
+class NamespaceProfile:
+    """How a sandbox is profile.
 
     Attributes:
         limits: What it may use.
@@ -151,11 +149,9 @@ class BubblewrapSandbox(SessionSandbox):
         name: What error messages call it.
     """
 
-    def __init__(
-        self, name: str, session: Session, process: asyncio.subprocess.Process, said: list[bytes]
-    ) -> None:
+    def __init__(self, name: str, session: Session, process: asyncio.subprocess.Process) -> None:
         super().__init__(name, session)
-        self._process, self._said = process, said
+        self._process = process
 
     @property
     def pid(self) -> int:
@@ -163,21 +159,21 @@ class BubblewrapSandbox(SessionSandbox):
         return self._process.pid
 
     @classmethod
-    async def create(cls, made: Made | None = None, *, warm: bool = False) -> Self:
+    async def create(cls, profile: NamespaceProfile | None = None, *, warm: bool = False) -> Self:
         """Start one. It is ended again if this is cancelled or fails.
 
         Args:
-            made: How it is made.
+            profile: How it is made.
             warm: Start the lasting interpreter and shell now, so that the first call need not wait.
 
         Raises:
             ConfigError: None can be made on this machine; says how to change that.
             SandboxError: It did not start.
         """
-        made, system = made or Made(), await checked_system()
+        profile, system = profile or NamespaceProfile(), await checked_system()
         name = f"bubblewrap-{os.getpid()}-{next(_numbers)}"
         try:
-            process = await _spawn(made, system)
+            process = await _spawn(profile, system)
         except OSError as error:
             raise SandboxError(f"{name} did not start: {error}") from error
         assert process.stdin is not None
@@ -191,7 +187,7 @@ class BubblewrapSandbox(SessionSandbox):
             return _describe(await process.wait(), said)
 
         session = Session(process.stdout, process.stdin, name=name, cause=cause)
-        sandbox = cls(name, session, process, said)
+        sandbox = cls(name, session, process)
         try:
             await session.begin(timeout=START_TIMEOUT)
             if warm:
@@ -215,30 +211,25 @@ class BubblewrapSandbox(SessionSandbox):
     async def _close(self) -> None:
         """End it; at once where this is cancelled, as a loop that ends does to everything in it."""
         assert self._session is not None
-        assert self._process.stdin is not None
         try:
-            async with asyncio.timeout(END_TIMEOUT):
-                await self._session.close()
-                self._process.stdin.close()
-                await _ended(self._process)
-        except (TimeoutError, asyncio.CancelledError):
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await _ended(self._process)
+            await self._session.close()
+            await end(self._process)
+        except asyncio.CancelledError:
+            await kill(self._process)
 
 
-async def _spawn(made: Made, system: System) -> asyncio.subprocess.Process:
+async def _spawn(profile: NamespaceProfile, system: System) -> asyncio.subprocess.Process:
     package = resources.files("vf.sandbox")
     enter = (package / "bubblewrap/enter.py").read_text("utf-8")
     supervisor = (package / "supervisor.py").read_text("utf-8")
     arguments = [*namespaces(), *CAPABILITIES, *system.mounts]
-    for name, value in made.variables().items():
+    for name, value in profile.variables().items():
         arguments += ["--setenv", name, value]
     arguments += ["--proc", "/proc", *hidden_files(), "--dev", "/dev"]
     # It reads alike, but cannot be mapped: what is mapped of the other is shared, without a file.
     arguments += ["--dev-bind", "/dev/full", "/dev/zero"]
-    arguments += ["--dir", "/tmp", "--dir", made.workdir]
-    inside = [system.python, "-I", "-S", "-c", enter, json.dumps(made.plan()), supervisor]
+    arguments += ["--dir", "/tmp", "--dir", profile.workdir]
+    inside = [system.python, "-I", "-S", "-c", enter, json.dumps(profile.plan()), supervisor]
     uid = outer_uid()
     with _files() as (files, descriptors):
         arguments += [*files, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
@@ -247,7 +238,7 @@ async def _spawn(made: Made, system: System) -> asyncio.subprocess.Process:
             *arguments,
             "--",
             *inside,
-            *made.flags(),
+            *profile.flags(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -290,11 +281,3 @@ async def _listen(reader: asyncio.StreamReader, said: list[bytes]) -> None:
 def _describe(code: int, said: list[bytes]) -> str:
     text = b"".join(said).decode("utf-8", "replace").strip()[-2000:]
     return f"exit code {code}: {text}" if text else f"exit code {code}"
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    assert process.stdout is not None
-    # Unread output would keep asyncio from seeing the end.
-    while await process.stdout.read(READ_AHEAD):
-        pass
-    await process.wait()

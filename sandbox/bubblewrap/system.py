@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +63,13 @@ FILES = {
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 NEEDED = (
-    "import ctypes, json, mmap, resource, select, socket, ssl, sqlite3, sys, zlib; print('%d.%d')"
+    "import ctypes, json, mmap, resource, select, socket, ssl, sqlite3, sys, zlib;"
+    "print('%d.%d' % sys.version_info[:2])"
 )
 OLDEST = (3, 9)
 OLDEST_KERNEL = (5, 14)  # counts a user's processes in each user namespace
 TRIAL_TIMEOUT = 60.0  # seconds
-
+_finding = threading.Lock()
 
 # What holds each limit here. What an engine's control group holds better is said.
 HELD_BY = {
@@ -184,12 +186,11 @@ def outer_uid() -> int | None:
 
 def trial(system: System) -> str:
     """Run the interpreter in a sandbox; return what is wrong, or nothing."""
-    code = NEEDED.replace("'%d.%d'", "'%d.%d' % sys.version_info[:2]")
     uid = outer_uid()
     command = [system.bwrap, *namespaces(), *system.mounts, "--proc", "/proc", "--dev", "/dev"]
     try:
         done = subprocess.run(
-            [*command, system.python, "-I", "-S", "-c", code],
+            [*command, system.python, "-I", "-S", "-c", NEEDED],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -214,4 +215,9 @@ async def checked_system() -> System:
     Raises:
         ConfigError: As there.
     """
-    return await asyncio.to_thread(find_system)
+    return await asyncio.to_thread(_find_once)
+
+
+def _find_once() -> System:
+    with _finding:  # many sandboxes may be the first ones
+        return find_system()

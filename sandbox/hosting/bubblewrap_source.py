@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from vf.runtime.errors import ConfigError
 from vf.runtime.open_files import sandboxes
 from vf.runtime.share import own_share
 from vf.sandbox.bounds import Bounds
-from vf.sandbox.bubblewrap.bubblewrap_sandbox import WORKSPACE, BubblewrapSandbox, Made
+from vf.sandbox.bubblewrap.bubblewrap_sandbox import WORKSPACE, BubblewrapSandbox, NamespaceProfile
 from vf.sandbox.bubblewrap.system import checked_system
 from vf.sandbox.contract import Limits, Sandbox
 from vf.sandbox.hosting import values
 from vf.sandbox.hosting.values import LIMITS
-from vf.sandbox.pool import Progress, SandboxPool
+from vf.sandbox.pool import Opened, Progress, SandboxPool
 from vf.sandbox.services.allow import AllowList
 from vf.sandbox.services.proxy import PROXY_PORT, Proxy
+from vf.sandbox.source import refuse_spec
 from vf.sandbox.spec import SandboxSpec, whole
 from vf.sandbox.stats import HostStats, ImageStats, PoolStats
 
@@ -35,6 +36,10 @@ BUBBLEWRAP = [
 ]
 # Fields of a spec that name an image of a task's own, or change it.
 IMAGES = ("image", "build", "compose", "writable", "user")
+NO_IMAGES = (
+    "bubblewrap has no images: it shows code this machine's own programs. Such tasks need a "
+    "container engine"
+)
 _keeping: set[asyncio.Task[None]] = set()  # a loop's own references are weak
 
 
@@ -69,52 +74,27 @@ def bubblewrap_settings(settings: Mapping[str, Any]) -> BubblewrapSettings:
     try:
         limits = Limits(**given(LIMITS))
         spec = SandboxSpec(limits=limits, **given(("workdir", "env", "allow")))
-        check(spec)
+        profile_of(spec)
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"sandbox: {error}") from error
     names = [field.name for field in fields(Bounds)]
     return BubblewrapSettings(spec, Bounds(**given(names)))
 
 
-def check(spec: SandboxSpec) -> Made:
+def profile_of(spec: SandboxSpec) -> NamespaceProfile:
     """Return how a spec's sandbox is made.
 
     Raises:
         ConfigError: It takes a container engine; names the field.
         ValueError: Its values do not fit together.
     """
-    nothing = SandboxSpec()
-    for name in IMAGES:
-        value = getattr(spec, name)
-        if value != getattr(nothing, name) and value is not False:
-            raise ConfigError(
-                f"sandbox_spec has {name} = {value!r}, and bubblewrap has no images: it shows code "
-                "this machine's own programs. Such tasks need a container engine, with "
-                'sandbox = "docker"'
-            )
+    asked = replace(spec, writable=spec.writable or None)  # the root is read-only in any case
+    refuse_spec(asked, NO_IMAGES, IMAGES)
     AllowList(spec.allow)
     env = dict(spec.env)
     if spec.allow:
         env = Proxy.environ(PROXY_PORT) | env
-    return Made(spec.limits or Limits(), spec.workdir or WORKSPACE, env)
-
-
-@dataclass(slots=True)
-class Opened:
-    """A sandbox of a pool, with the proxy that is its way out."""
-
-    sandbox: BubblewrapSandbox
-    beside: contextlib.AsyncExitStack
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can be used, for all that is known."""
-        return self.sandbox.alive
-
-    async def close(self) -> None:
-        """Destroy it, and what is beside it."""
-        await self.sandbox.close()
-        await self.beside.aclose()
+    return NamespaceProfile(spec.limits or Limits(), spec.workdir or WORKSPACE, env)
 
 
 class BubblewrapSource:
@@ -167,7 +147,7 @@ class BubblewrapSource:
             ConfigError: They cannot; names the field.
         """
         try:
-            check(whole(spec, self.settings.spec))
+            profile_of(whole(spec, self.settings.spec))
         except ValueError as error:
             raise ConfigError(f"sandbox_spec: {error}") from error
 
@@ -216,12 +196,12 @@ class _Pools:
     def __init__(self, settings: BubblewrapSettings) -> None:
         self._own = settings.spec
         self._bounds = settings.bounds.divided(own_share(), sandboxes())
-        self._pools: dict[SandboxSpec, SandboxPool[Opened]] = {}
+        self._pools: dict[SandboxSpec, SandboxPool[Opened[BubblewrapSandbox]]] = {}
         self._most = self._bounds.max_containers or sandboxes()
         self._lifetime = 0.0  # the longest of all, seconds
         self._progress = Progress(self._held_up)
 
-    def pool(self, spec: SandboxSpec) -> SandboxPool[Opened]:
+    def pool(self, spec: SandboxSpec) -> SandboxPool[Opened[BubblewrapSandbox]]:
         """Return the pool of a spec; only that of the settings keeps some ready."""
         if spec not in self._pools:
             lifetime = (spec.limits or Limits()).lifetime
@@ -268,9 +248,9 @@ class _Pools:
         return 0.0 if self._room() > 0 else self._lifetime
 
 
-async def _open_one(spec: SandboxSpec, *, warm: bool) -> Opened:
+async def _open_one(spec: SandboxSpec, *, warm: bool) -> Opened[BubblewrapSandbox]:
     async with contextlib.AsyncExitStack() as stack:
-        sandbox = await BubblewrapSandbox.create(check(spec), warm=warm)
+        sandbox = await BubblewrapSandbox.create(profile_of(spec), warm=warm)
         stack.push_async_callback(sandbox.close)
         if spec.allow:
             proxy = await stack.enter_async_context(Proxy(spec.allow))

@@ -14,15 +14,16 @@ from vf.runtime.errors import ConfigError
 from vf.sandbox.bounds import Bounds
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.opening import open_engine
 from vf.sandbox.container.profile import Profile, profile_for
 from vf.sandbox.container.snapshot import EndedSandbox, SnapshotDamaged
 from vf.sandbox.contract import Sandbox
-from vf.sandbox.hosting.opened import Opened, open_one
+from vf.sandbox.hosting.opened import open_one
 from vf.sandbox.hosting.wanted import images_of
 from vf.sandbox.images.builds import ImageFailed, Images
-from vf.sandbox.pool import Progress, SandboxPool
+from vf.sandbox.pool import Opened, Progress, SandboxPool
 from vf.sandbox.spec import SandboxSpec, whole
 from vf.sandbox.stats import HostStats, PoolStats
 
@@ -55,7 +56,7 @@ class Host:
         self.images = images
         self._base, self._own, self._bounds = base, own, bounds
         self.most = bounds.max_containers or sys.maxsize
-        self._pools: OrderedDict[SandboxSpec, SandboxPool[Opened]] = OrderedDict()
+        self._pools: OrderedDict[SandboxSpec, SandboxPool[Opened[DockerSandbox]]] = OrderedDict()
         self._profiles: dict[SandboxSpec, Profile] = {}
         self._recent: deque[SandboxSpec] = deque()
         self._counts: Counter[SandboxSpec] = Counter()
@@ -206,10 +207,10 @@ class Host:
             for each in fetching:
                 each.cancel()
 
-    def _add(self, spec: SandboxSpec, profile: Profile) -> SandboxPool[Opened]:
+    def _add(self, spec: SandboxSpec, profile: Profile) -> SandboxPool[Opened[DockerSandbox]]:
         self._lifetime = max(self._lifetime, profile.limits.lifetime)
 
-        async def make() -> Opened:
+        async def make() -> Opened[DockerSandbox]:
             return await open_one(self.engine, spec, profile, self.images)
 
         pool = self._pools[spec] = SandboxPool(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
@@ -13,35 +13,15 @@ from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.snapshot import is_snapshot
 from vf.sandbox.images.builds import Images
+from vf.sandbox.pool import Opened
 from vf.sandbox.services.opening import Services, open_services
 from vf.sandbox.services.proxy import PROXY_PORT, Proxy
 from vf.sandbox.spec import SandboxSpec
 
 
-@dataclass(slots=True)
-class Opened:
-    """A sandbox of a pool.
-
-    Attributes:
-        sandbox: The sandbox.
-        beside: Destroys what is beside it.
-    """
-
-    sandbox: DockerSandbox
-    beside: AsyncExitStack
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can be used, for all that is known."""
-        return self.sandbox.alive
-
-    async def close(self) -> None:
-        """Destroy it, and what is beside it. Safe to call again, after a cancellation above all."""
-        await self.sandbox.close()
-        await self.beside.aclose()
-
-
-async def open_one(engine: Engine, spec: SandboxSpec, profile: Profile, images: Images) -> Opened:
+async def open_one(
+    engine: Engine, spec: SandboxSpec, profile: Profile, images: Images
+) -> Opened[DockerSandbox]:
     """Make a container, and what belongs beside it.
 
     Args:

@@ -217,7 +217,9 @@ class Box:
 
     def _unkept(self) -> set[int]:
         """Return the living processes whose keeper is gone: code of its uid may have killed it."""
-        return set() if self.switch else kernel.below(os.getpid(), but=self.helpers)
+        if self.switch:
+            return set()
+        return kernel.below(os.getpid(), spared=lambda process: process.pid in self.helpers)
 
     def _bury(self) -> None:
         """Bury dead keepers, and orphans whose keeper was killed; end where a signal says so."""

@@ -339,18 +339,10 @@ class Watch:
 
     def _below(self, since: kernel.Moment | None) -> set[int]:
         """Return who is alive below us; with ``since`` only what main started since then."""
-        children: dict[int, list[kernel.Process]] = {}
-        for process in kernel.processes().values():
-            children.setdefault(process.parent, []).append(process)
-        found: set[int] = set()
-        roots = [os.getpid()] if since is None else [os.getpid(), self.main]
-        while roots:
-            for process in children.get(roots.pop(), []):
-                spared = since is not None and (
-                    process.pid == self.main or not since.precedes(process)
-                )
-                if not spared:
-                    roots.append(process.pid)
-                    if process.state not in "ZX":
-                        found.add(process.pid)
-        return found
+        if since is None:
+            return kernel.below(os.getpid())
+
+        def spared(process: kernel.Process) -> bool:
+            return process.pid == self.main or not since.precedes(process)
+
+        return kernel.below(os.getpid(), self.main, spared=spared)

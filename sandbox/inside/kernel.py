@@ -8,7 +8,7 @@ import os
 import signal
 import stat
 import time
-from typing import Collection, Iterator, NamedTuple  # noqa: UP035  (Python 3.9 runs this)
+from typing import Callable, Iterator, NamedTuple  # noqa: UP035  (Python 3.9 runs this)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _IS_DUMPABLE = 3
@@ -301,16 +301,16 @@ def processes() -> dict[int, Process]:
     return found
 
 
-def below(pid: int, but: Collection[int] = ()) -> set[int]:
-    """Return the living processes below one, without some and all that is below those."""
+def below(*pids: int, spared: Callable[[Process], bool] = lambda process: False) -> set[int]:
+    """Return the living processes below some, without those spared and all that is below those."""
     children: dict[int, list[Process]] = {}
     for process in processes().values():
         children.setdefault(process.parent, []).append(process)
     found: set[int] = set()
-    roots = [pid]
+    roots = [*pids]
     while roots:
         for process in children.get(roots.pop(), []):
-            if process.pid not in but:
+            if not spared(process):
                 roots.append(process.pid)
                 if process.state not in "ZX":
                     found.add(process.pid)

@@ -18,7 +18,7 @@ from tests.sandbox.local_box import mark, running
 from tests.waiting import until, wait_until
 from vf.runtime.errors import ConfigError
 from vf.sandbox.bubblewrap import system
-from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox, Made
+from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox, NamespaceProfile
 from vf.sandbox.commands.sandbox import main
 from vf.sandbox.contract import Limits
 from vf.sandbox.hosting.source import open_sandbox, sandbox_source
@@ -30,9 +30,11 @@ SLEEP = f"sleep\0{MARK}"
 needs_bubblewrap = pytest.mark.bubblewrap
 
 
-def inside(body: Callable[[BubblewrapSandbox], Awaitable[T]], made: Made | None = None) -> T:
+def inside(
+    body: Callable[[BubblewrapSandbox], Awaitable[T]], profile: NamespaceProfile | None = None
+) -> T:
     async def run() -> T:
-        async with await BubblewrapSandbox.create(made) as box:
+        async with await BubblewrapSandbox.create(profile) as box:
             return await body(box)
 
     return asyncio.run(run())
@@ -135,7 +137,7 @@ def test_memory_is_what_processes_and_files_take_together() -> None:
         assert (result.returncode, result.oom_killed, result.timed_out) == (137, True, False)
         assert (await box.exec("rm file; echo on")).stdout == "on\n"
 
-    inside(body, Made(limits))
+    inside(body, NamespaceProfile(limits))
 
 
 @needs_bubblewrap
@@ -178,7 +180,7 @@ def test_a_process_without_its_first_thread_counts_and_ends() -> None:
         assert (await box.exec(["python3", "-c", code.format(size=1)], timeout=2)).timed_out
         assert (await box.exec("echo on")).stdout == "on\n"
 
-    inside(body, Made(Limits(memory=192 * 2**20, workspace=2**20, tmp=2**20)))
+    inside(body, NamespaceProfile(Limits(memory=192 * 2**20, workspace=2**20, tmp=2**20)))
 
 
 @needs_bubblewrap
@@ -305,7 +307,7 @@ def test_cores_are_bounded_and_cannot_be_chosen() -> None:
     async def body(box: BubblewrapSandbox) -> None:
         assert (await box.python(code)).stdout == "1\nrefused\n"
 
-    inside(body, Made(Limits(cpus=0.5)))
+    inside(body, NamespaceProfile(Limits(cpus=0.5)))
 
 
 @pytest.fixture

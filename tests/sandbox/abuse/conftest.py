@@ -18,7 +18,7 @@ import pytest
 
 from tests.waiting import until
 from vf.runtime.errors import SandboxError
-from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox, Made
+from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox, NamespaceProfile
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
@@ -110,7 +110,7 @@ class Arena:
 
     async def _open(self) -> SessionSandbox:
         if self.profile is None or self.engine is None:
-            namespaces = await BubblewrapSandbox.create(Made(PROFILE.limits))
+            namespaces = await BubblewrapSandbox.create(NamespaceProfile(PROFILE.limits))
             space = space_below(namespaces.pid)
             self._belongs = lambda folder: os.readlink(folder / "ns/pid") == space
             return namespaces
