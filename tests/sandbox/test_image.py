@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,16 +49,20 @@ def wheel(tmp_path: Path) -> str:
 def scratch(engine: Engine) -> Iterator[Engine]:
     """An engine whose new images are removed after the test.
 
-    Only one test process at a time has it: what another one builds would be removed as well.
+    Only one test process at a time has it: what another one builds here would be removed as well.
+    What other tests make from the default image, such as snapshots, has that one's recipe.
     """
     with (Path(tempfile.gettempdir()) / "vf-test-images.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = {item["Id"] for item in engine.call_now("images")}
+        before = {None} | {recipe(item) for item in engine.call_now("images")}
         yield engine
         for item in engine.call_now("images"):
-            ours = LABEL in (item["Labels"] or {}) or item["RepoTags"] == ["vf-test-empty:2"]
-            if ours and item["Id"] not in before:
+            if recipe(item) not in before or item["RepoTags"] == ["vf-test-empty:2"]:
                 engine.call_now("remove_image", item["Id"], force=True)
+
+
+def recipe(image: dict[str, Any]) -> str | None:
+    return (image["Labels"] or {}).get(LABEL)
 
 
 def tags(engine: Engine) -> list[str]:
