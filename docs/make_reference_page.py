@@ -27,7 +27,8 @@ from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, EngineSettings
 from vf.sandbox.bounds import Bounds
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits as SandboxLimits
-from vf.sandbox.hosting.settings import BOUNDS, LIMITS, PROFILE, SPEC
+from vf.sandbox.hosting.settings import BOUNDS, PROFILE, SPEC
+from vf.sandbox.hosting.values import LIMITS
 from vf.sandbox.spec import SandboxSpec
 from vf.trainer.settings.cluster import ClusterConfig, RoleResources
 from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
