@@ -231,7 +231,7 @@ def _environments() -> Iterator[str]:
         yield from _arguments(cls, _parameters(cls))
     yield "### `[env.args.sandbox]`"
     yield ""
-    yield 'Where code runs ([more](sandbox.md)). `sandbox = "docker"` is all defaults.'
+    yield 'Where code runs ([more](sandbox.md)). `sandbox = "auto"` is all defaults.'
     yield ""
     homes: list[tuple[type, Sequence[str]]] = [
         *((Profile, PROFILE), (SandboxSpec, SPEC)),

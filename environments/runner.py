@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity, Episode
-from vf.environments.sandboxes import spec_of
+from vf.environments.sandboxes import backend_of, spec_of
 from vf.environments.turns import ask, take_turns
 from vf.inference.model import Model, Sampling, own_sampling
 from vf.runtime.errors import (
@@ -88,6 +88,8 @@ async def rollout(
     own.timeout = own.timeout_of(task)
     trace = Trace(environment=own.id or type(own).__name__, task=task, seed=seed)
     trace.timing, trace.info = own.timing, own.trace_info
+    if backend := backend_of(own):
+        trace.info["sandbox"] = backend
     episode = Episode(
         environment=own,
         task=task,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from vf.environments.environment import Environment
 from vf.runtime.errors import ConfigError, VfError, author_lines
-from vf.sandbox.source import BoundedSource, SandboxSource
+from vf.sandbox.source import BoundedSource, NamedSource, SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.traces.task import Task
 
@@ -68,6 +68,15 @@ def sources(environment: Environment) -> list[SandboxSource]:
     """Return where sandboxes come from: services that are sources, and ``self.source``."""
     known = [*environment.services, getattr(environment, "source", None)]
     return list(dict.fromkeys(each for each in known if isinstance(each, SandboxSource)))
+
+
+def backend_of(environment: Environment) -> str:
+    """Return what its sandboxes are, such as ``"docker"``; nothing where it has none, or own ones.
+
+    Several are separated by commas.
+    """
+    named = [each for each in sources(environment) if isinstance(each, NamedSource)]
+    return ", ".join(dict.fromkeys(each.backend for each in named))
 
 
 def check_sandboxes(environment: Environment, tasks: Iterable[Task]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ from vf.evaluation.fingerprint import FORMAT, without_rubrics
 from vf.evaluation.results import Cell, next_of
 
 MOST = 12  # lines about what differs
+# Lines about a source of sandboxes, that an environment or one of its tools has.
+SANDBOXES = re.compile(r"  environments\.(.+?)\.(?:attributes\.source|tool_settings\[\d+\])\.")
+BACKENDS = re.compile(
+    SANDBOXES.pattern
+    + r'(?:.+\.)?type: "vf\.sandbox\.hosting\.(\w+)_source\.\w+Source" → '
+    + r'"vf\.sandbox\.hosting\.(\w+)_source\.\w+Source"'
+)
 
 
 def told_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -27,9 +35,21 @@ def told_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     found = found or list(differences(before, now))
     if before.get("size") != now.get("size"):  # the digests are of different tasks
         found = [line for line in found if not line.startswith("  tasks.")]
+    found = list(_with_backends(found))
     return sorted(
         map(_in_words, found), key=lambda line: (".source." in line, "environments." in line)
     )
+
+
+def _with_backends(found: Sequence[str]) -> Iterator[str]:
+    """Yield one line for an environment with sandboxes of another kind, without their settings."""
+    changed = {match[1]: match for line in found if (match := BACKENDS.match(line))}
+    for environment, match in changed.items():
+        yield f"  sandboxes of {environment}: {match[2]} → {match[3]}"
+    for line in found:
+        place = SANDBOXES.match(line)
+        if place is None or place[1] not in changed:
+            yield line
 
 
 def _in_words(line: str) -> str:

@@ -16,7 +16,7 @@ import pydantic_core
 from vf.environments.environment import Environment
 from vf.environments.registry import make
 from vf.environments.runner import repeat_lost, rollout
-from vf.environments.sandboxes import check_sandboxes, image_stats
+from vf.environments.sandboxes import backend_of, check_sandboxes, image_stats
 from vf.environments.tool_schemas import tool_schemas
 from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
@@ -244,18 +244,18 @@ async def run_evaluation(
 def _part(config: EvalConfig, place: Place, model: ModelConfig, folder: ResultsFolder) -> _Part:
     cell = folder.cell(place.config.name, model.name)
     rollouts = config.rollouts_per_example
-    in_groups = bool(place.environment.rubric.group_rewards)
-    done = cell.done(rollouts if in_groups else None)
+    done = cell.done(rollouts if place.environment.rubric.group_rewards else None)
     tally = Tally(place.config.name, model.name, len(place.tasks), rollouts)
     return _Part(place, model, cell, tally, done)
 
 
 async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress) -> None:
     """Try whatever the unfinished parts need, once, before anything starts."""
-    places = {id(part.place): part.place for part in parts}.values()
-    for place in places:
+    for place in {id(part.place): part.place for part in parts}.values():
         await call(place.environment.check)
         check_sandboxes(place.environment, place.tasks)
+        if backend := backend_of(place.environment):
+            progress.say(f"{place.config.name}: code runs in sandboxes of {backend}")
         place.tools = await tool_schemas(place.environment, place.tasks[0])
     for model in config.models:
         mine = [part for part in parts if part.model is model]

@@ -85,6 +85,16 @@ class BoundedSource(Protocol):
         ...
 
 
+@runtime_checkable
+class NamedSource(Protocol):
+    """A :class:`SandboxSource` that says what its sandboxes are."""
+
+    @property
+    def backend(self) -> str:
+        """``"docker"``, ``"bubblewrap"`` or ``"local"``."""
+        ...
+
+
 def given_source(sandbox: SandboxSource | OpenSandbox) -> SandboxSource:
     """Return a source, or make one from a function; the same function gives equal sources.
 

@@ -46,8 +46,8 @@ def program(
         rubric: Where a rubric, or a function of the trace, is found: ``"module:name"`` or
             ``"file.py:name"``. By default the reward that ``score_command`` reports.
         sandbox: ``"none"`` for a child process in a temporary folder, without protection;
-            ``"docker"`` or a table of settings for a container, from which nothing but the
-            endpoint can be reached.
+            ``"auto"``, a backend's name or a table of settings for a sandbox, from which nothing
+            but the endpoint can be reached.
         folder: The agent's code, copied for each rollout as the program's working directory.
         env: Additional environment variables of the program.
         collect: Patterns of files in the working directory that are recorded in

@@ -12,8 +12,10 @@ from vf.environments.authoring.names import Names
 from vf.runtime.errors import ConfigError
 
 _CONTAINERS = """
-It runs code in containers. `vf-rl sandbox doctor` checks that this machine has what they need,
-and `vf-rl sandbox build` builds their image; without them, the tests that need one are skipped.
+It runs code in sandboxes: containers where an engine answers, and otherwise bubblewrap's, of Linux
+itself. `vf-rl sandbox doctor` says which this machine has and what they lack, and
+`vf-rl sandbox build` builds the image of containers; without any, the tests that need one are
+skipped.
 """
 
 _PRIME_RL = """

@@ -81,7 +81,7 @@ class CodeContest(Environment):
 
     def __init__(
         self,
-        sandbox: Sandboxes = "docker",
+        sandbox: Sandboxes = "auto",
         partial: bool = True,
         visible: int = 3,
         hidden: int = 20,

@@ -51,7 +51,7 @@ class MathPython(Environment):
 
     def __init__(
         self,
-        sandbox: Sandboxes = "docker",
+        sandbox: Sandboxes = "auto",
         templates: Sequence[str] | None = None,
         num_train: int = 2000,
         num_eval: int = 200,

@@ -77,7 +77,7 @@ class RepoFix(Environment):
 
     def __init__(
         self,
-        sandbox: Sandboxes = "docker",
+        sandbox: Sandboxes = "auto",
         bugs: int = 1,
         num_train: int = 2000,
         num_eval: int = 200,

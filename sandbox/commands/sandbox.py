@@ -28,6 +28,7 @@ from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import Found, find, reap
 from vf.sandbox.container.trial import WHY_NOT, try_out
 from vf.sandbox.contract import Limits
+from vf.sandbox.hosting.choice import chosen, engine_missing, or_an_engine
 
 EXAMPLES = """\
 examples:
@@ -112,20 +113,18 @@ def _parser() -> argparse.ArgumentParser:
         "check this machine, and say how to fix what is missing",
         "",
         "--backend bubblewrap",
-        "--image with-numpy --runtime runsc",
+        "--backend docker --image with-numpy --runtime runsc",
         "--host tcp://10.0.0.7:2376 --certs ~/.docker/gpu-7",
     )
-    doctor.add_argument(
-        "--image", default=DEFAULT_IMAGE, help="image to check (default: %(default)s)"
-    )
+    doctor.add_argument("--image", help=f"image of containers to check (default: {DEFAULT_IMAGE})")
     doctor.add_argument(
         "--runtime", help="container runtime, such as runsc (default: the engine's)"
     )
     doctor.add_argument(
         "--backend",
-        choices=["docker", "bubblewrap"],
-        default="docker",
-        help="which sandboxes to check (default: %(default)s)",
+        choices=["auto", "docker", "bubblewrap"],
+        default="auto",
+        help='which sandboxes to check (default: those that sandbox = "auto" takes here)',
     )
     doctor.set_defaults(run=_doctor)
 
@@ -226,9 +225,21 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    if options.backend == "bubblewrap":
+    given = {"--image": options.image, "--runtime": options.runtime}
+    given |= {"--host": options.hosts, "--certs": options.certs}
+    of_containers = [name for name, value in given.items() if value]
+    backend = options.backend
+    if backend == "auto":
+        backend = chosen(of_containers, ())
+        why = f", since no container engine is here: {engine_missing()}"
+        print(f"{'ok':8} {'auto':8} {backend}{why if backend == 'bubblewrap' else ''}")
+    if backend == "bubblewrap":
+        if of_containers:
+            raise ConfigError(f"{of_containers[0]} is for containers: leave out --backend")
         return _examine_bubblewrap()
-    profile = Profile(image=options.image, runtime=options.runtime, limits=Limits(lifetime=120))
+    profile = Profile(
+        image=options.image or DEFAULT_IMAGE, runtime=options.runtime, limits=Limits(lifetime=120)
+    )
     codes = []
     for address in _addresses(options):
         if address is not None:
@@ -268,7 +279,8 @@ def _examine_bubblewrap() -> int:
         async with await BubblewrapSandbox.create() as box:
             return (await box.python("6 * 7")).stdout.strip()
 
-    system = find_system()
+    with or_an_engine():
+        system = find_system()
     print(f"{'ok':8} {'bwrap':10} {system.bwrap}")
     print(f"{'ok':8} {'python':10} {system.python}")
     began = time.perf_counter()

@@ -16,6 +16,7 @@ from vf.sandbox.bubblewrap.bubblewrap_sandbox import WORKSPACE, BubblewrapSandbo
 from vf.sandbox.bubblewrap.system import checked_system
 from vf.sandbox.contract import Limits, Sandbox
 from vf.sandbox.hosting import values
+from vf.sandbox.hosting.choice import or_an_engine
 from vf.sandbox.hosting.values import LIMITS
 from vf.sandbox.pool import Opened, Progress, SandboxPool
 from vf.sandbox.services.allow import AllowList
@@ -104,6 +105,8 @@ class BubblewrapSource:
         settings: What they are made from, and the bounds that they keep to.
     """
 
+    backend = "bubblewrap"
+
     def __init__(self, settings: BubblewrapSettings) -> None:
         self.settings = settings
         self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
@@ -117,6 +120,7 @@ class BubblewrapSource:
             SandboxError: None could be made in time.
         """
         self.check_spec(spec)
+        await self.check()
         async with self._here().pool(whole(spec, self.settings.spec)).acquire() as opened:
             yield opened.sandbox
 
@@ -129,6 +133,7 @@ class BubblewrapSource:
             SandboxError: It did not start.
         """
         self.check_spec(spec)
+        await self.check()
         opened = await _open_one(whole(spec, self.settings.spec), warm=False)
         try:
             yield opened.sandbox
@@ -146,10 +151,11 @@ class BubblewrapSource:
         Raises:
             ConfigError: They cannot; names the field.
         """
-        try:
-            profile_of(whole(spec, self.settings.spec))
-        except ValueError as error:
-            raise ConfigError(f"sandbox_spec: {error}") from error
+        with or_an_engine():
+            try:
+                profile_of(whole(spec, self.settings.spec))
+            except ValueError as error:
+                raise ConfigError(f"sandbox_spec: {error}") from error
 
     async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
         """Check them: there is nothing to fetch."""
@@ -162,7 +168,8 @@ class BubblewrapSource:
         Raises:
             ConfigError: They cannot; says how to fix it.
         """
-        await checked_system()
+        with or_an_engine():
+            await checked_system()
 
     async def start(self) -> None:
         """Fill the pool of the settings' own spec while the model samples."""

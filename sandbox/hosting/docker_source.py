@@ -31,6 +31,8 @@ class DockerSource:
         settings: How containers are made, and the bounds that they keep to.
     """
 
+    backend = "docker"
+
     def __init__(self, settings: DockerSettings) -> None:
         self.settings = settings
         self._checked: set[SandboxSpec] = set()

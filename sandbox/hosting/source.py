@@ -15,7 +15,7 @@ from vf.sandbox.spec import SandboxSpec
 if TYPE_CHECKING:
     from vf.sandbox.stats import HostStats
 
-BACKENDS = ["docker", "bubblewrap", "local"]
+BACKENDS = ["auto", "docker", "bubblewrap", "local"]
 _LOCAL = ["backend", "unsafe_local"]
 
 # A backend's name, a table of settings, a source, or a function that opens a sandbox.
@@ -26,9 +26,11 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
     """Return a source of sandboxes from settings, as an environment's argument ``sandbox`` gives.
 
     Args:
-        sandbox: ``"docker"``; or a table with ``backend = "docker"`` and any of ``image``,
-            ``build``, ``compose``, ``network``, ``allow``, ``runtime``, ``packages`` (a list, from
-            PyPI), ``writable``, ``user``, ``workdir``, ``env``, and the fields of
+        sandbox: ``"auto"``, which is Docker where an engine answers and otherwise bubblewrap; or a
+            table without a backend, which means the same, and Docker if it has a setting that only
+            containers have; ``"docker"``; or a table with ``backend = "docker"`` and any of
+            ``image``, ``build``, ``compose``, ``network``, ``allow``, ``runtime``, ``packages`` (a
+            list, from PyPI), ``writable``, ``user``, ``workdir``, ``env``, and the fields of
             :class:`~vf.sandbox.bounds.Bounds` and :class:`~vf.sandbox.contract.Limits`; or
             ``"bubblewrap"``, namespaces of this machine without a container engine, or a table with
             ``backend = "bubblewrap"`` and any of ``allow``, ``workdir``, ``env``, ``pool``,
@@ -45,16 +47,22 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
             return given_source(sandbox)
         except TypeError:
             raise ConfigError(
-                f'sandbox must be "docker" or a table of settings, got {sandbox!r}'
+                f'sandbox must be a name, such as "auto" or "docker", or a table of settings, '
+                f"got {sandbox!r}"
             ) from None
     settings = {"backend": sandbox} if isinstance(sandbox, str) else sandbox
-    backend = settings.get("backend", "docker")
+    backend = settings.get("backend", "auto")
     if backend not in BACKENDS:
         hint = did_you_mean(str(backend), BACKENDS)
         raise ConfigError(
-            f'there is no sandbox {backend!r}.{hint} It must be "docker", "bubblewrap", or '
+            f'there is no sandbox {backend!r}.{hint} It must be "auto", "docker", "bubblewrap", or '
             '{backend = "local", unsafe_local = true}'
         )
+    if backend == "auto":
+        from vf.sandbox.hosting.bubblewrap_source import BUBBLEWRAP
+        from vf.sandbox.hosting.choice import chosen
+
+        backend = chosen(settings, BUBBLEWRAP)
     if backend == "docker":
         # Here: an environment that runs no code loads nothing of containers.
         from vf.sandbox.hosting.docker_source import DockerSource
@@ -91,13 +99,13 @@ def _check_names(backend: str, settings: Mapping[str, Any], known: Sequence[str]
 
 @contextlib.asynccontextmanager
 async def open_sandbox(
-    sandbox: Sandboxes = "docker", spec: SandboxSpec | None = None
+    sandbox: Sandboxes = "auto", spec: SandboxSpec | None = None
 ) -> AsyncIterator[Sandbox]:
     """Open one sandbox, and destroy it on the way out.
 
     Example::
 
-        async with vf.open_sandbox("docker") as box:
+        async with vf.open_sandbox() as box:
             result = await box.python("1 + 1")
 
     Args:
@@ -118,6 +126,8 @@ async def open_sandbox(
 
 class _Local:
     """Processes of this machine: no protection at all."""
+
+    backend = "local"
 
     def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """Return a context that opens one."""

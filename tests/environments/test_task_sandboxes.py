@@ -175,7 +175,7 @@ def test_images_are_built_while_the_tasks_before_them_run(
             (place / "Dockerfile").write_text("\n".join(lines))
             return vf.SandboxSpec(build=vf.Build(place))
 
-    environment = Built(vf.sandbox_source({"pool": 1, "lifetime": 300}))
+    environment = Built(vf.sandbox_source({"backend": "docker", "pool": 1, "lifetime": 300}))
     failed: list[int] = []
 
     def on_trace(trace: vf.Trace) -> None:

@@ -253,6 +253,18 @@ def test_code_that_only_one_side_uses_is_left_out() -> None:
     ]
 
 
+def test_sandboxes_of_another_kind_are_one_line() -> None:
+    def measured(backend: str) -> dict[str, Any]:
+        made = vf.make("math-python", sandbox=backend)
+        return {"environments": {"e": describe_environment(made)}}
+
+    lines = told_differences(measured("bubblewrap"), measured("docker"))
+    assert lines == ["  sandboxes of e: bubblewrap → docker"]
+    other = measured("docker")
+    other["environments"]["e"]["system_prompt"] = "Be quick."
+    assert len(told_differences(measured("bubblewrap"), other)) == 2
+
+
 def test_an_evaluation_in_which_all_failed_blocks_nothing(
     capsys: Any, url: str, edit: Edit
 ) -> None:

@@ -123,7 +123,7 @@ def test_trees_are_copied_by_the_engine_with_everything_that_they_have(engine: E
 
 def test_a_sandbox_that_has_ended_has_no_trees(engine: Engine) -> None:
     async def check() -> None:
-        async with sandbox_source({"lifetime": 2.0}).open(ROOT) as sandbox:
+        async with sandbox_source({"backend": "docker", "lifetime": 2.0}).open(ROOT) as sandbox:
             assert isinstance(sandbox, Auditable)
             assert (await sandbox.exec("sleep 30")).ended
             with pytest.raises(OSError, match="has ended"):

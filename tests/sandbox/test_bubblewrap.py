@@ -295,6 +295,8 @@ def test_the_doctor_says_what_holds_each_limit(capsys: pytest.CaptureFixture[str
         field.name for field in fields(Limits)
     }
     assert "6 * 7 = 42" in "".join(lines)
+    assert main(["doctor", "--backend", "bubblewrap", "--image", "i"]) == 2
+    assert "--image is for containers" in capsys.readouterr().err
 
 
 @needs_bubblewrap

@@ -34,9 +34,9 @@ def ours(engine: Engine) -> set[str]:
     [
         ("dokcer", "no sandbox 'dokcer'. Did you mean 'docker'"),
         ("", "there is no sandbox ''"),
-        (3, 'must be "docker" or a table of settings, got 3'),
-        (None, 'must be "docker" or a table of settings, got None'),
-        (["docker"], 'must be "docker" or a table of settings'),
+        (3, 'must be a name, such as "auto" or "docker", or a table of settings, got 3'),
+        (None, "or a table of settings, got None"),
+        (["docker"], "or a table of settings, got ['docker']"),
         ({"backend": "podman"}, "there is no sandbox 'podman'"),
         ({"backend": 3}, "there is no sandbox 3"),
         ({"memroy": 1}, "no setting 'memroy'. Did you mean 'memory'"),
@@ -156,7 +156,7 @@ def test_without_an_engine_nothing_begins(address: str, monkeypatch: pytest.Monk
     traces: list[vf.Trace] = []
     model = vf.ScriptedModel(["Done."])
     with pytest.raises(vf.ConfigError, match="engine"):
-        asyncio.run(vf.evaluate(CodeContest(), model, tasks=2, on_trace=traces.append))
+        asyncio.run(vf.evaluate(CodeContest("docker"), model, tasks=2, on_trace=traces.append))
     assert traces == []
 
 

@@ -37,7 +37,7 @@ class Counted(vf.Environment):
     max_turns = 1
 
     def __init__(self) -> None:
-        self.source = sandbox_source({"pool": 4, "lifetime": 300})
+        self.source = sandbox_source({"backend": "docker", "pool": 4, "lifetime": 300})
         self.tools = [vf.PythonTool(self.source)]
         self.rubric = vf.Rubric(outcome=lambda trace: trace.info["share"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vf.environments.sandboxes import backend_of
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.rungs import RUNGS, choose_rung
 from vf.inference.vllm.server_args import each_server, parallel_args
@@ -112,6 +113,8 @@ def _environment(member: RunEnvironment, plan: Plan) -> str:
         f"{name}: {len(member.tasks)} train tasks, "
         f"{len(member.eval_tasks)} held out{few}, {tools} tools"
     )
+    if backend := backend_of(member.environment):
+        text += f", sandboxes of {backend}"
     own = [f"{key} = {value}" for key, value in settings.own_args.items()]
     if settings.curriculum != "uniform":
         own.append(f"curriculum = {settings.curriculum}")

@@ -43,6 +43,6 @@ def test_the_least_of_an_environments_bounds_holds_for_its_workers() -> None:
     env = vf.Environment()
     env.tools = [vf.PythonTool(sandbox_source("docker")), vf.FileTools(vf.ScriptedSandbox)]
     assert most_containers(env) is None
-    few, many = sandbox_source({"max_containers": 3}), sandbox_source({"max_containers": 9})
+    few, many = (sandbox_source({"backend": "docker", "max_containers": n}) for n in (3, 9))
     env.tools = [vf.PythonTool(many), vf.BashTool(few)]
     assert most_containers(env) == 3
