@@ -1,7 +1,8 @@
 """The script that runs inside a sandbox: ``python3 -I supervisor.py [flags]``, frames on stdin.
 
-It is only the loader. The client first sends a 32-bit length and a JSON list of [module, source]
-pairs, the modules of ``vf.sandbox.inside`` and what they import; they are loaded from memory, and
+It is only the loader. The client first sends a 32-bit length and, as marshal writes it, the kind of
+its Python and a list of (module, source, code): the modules of ``vf.sandbox.inside`` and what they
+import. They are loaded from memory, compiled where this is another kind of Python, and
 ``vf.sandbox.inside.main`` takes over. So an image needs nothing but Python 3.9, no file of it can
 be older than the client, and no file of it can be touched from inside. It also runs as
 ``python3 -I -c "$(cat supervisor.py)" [flags]``.
@@ -11,11 +12,19 @@ The flags are those of ``vf.sandbox.inside.main``.
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import struct
 import sys
 import types
+
+MARSHAL_VERSION = 4  # known to every Python since 3.4
+
+
+def kind_of_python() -> str:
+    """Return what compiled code depends on; before a release, it may change any time."""
+    final = sys.version_info.releaselevel == "final"
+    return f"{sys.implementation.cache_tag} {sys.version_info[:2] if final else sys.version}"
 
 
 def receive(size: int) -> bytes:
@@ -32,14 +41,17 @@ def receive(size: int) -> bytes:
 def load() -> None:
     """Make the modules that the client sends."""
     (size,) = struct.unpack(">I", receive(4))
-    for name, source in json.loads(receive(size)):
+    kind, modules = marshal.loads(receive(size))
+    compiled = kind == kind_of_python()
+    for name, source, code in modules:
         module = types.ModuleType(name)
         module.__file__ = f"<{name}>"
         if source is None:
             module.__path__ = []
         sys.modules[name] = module
         if source is not None:
-            exec(compile(source, module.__file__, "exec"), module.__dict__)
+            made = marshal.loads(code) if compiled else compile(source, module.__file__, "exec")
+            exec(made, module.__dict__)
 
 
 if __name__ == "__main__":

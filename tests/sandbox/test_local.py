@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
+import marshal
 import os
 import signal
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.boot import MODULES, boot
 from vf.sandbox.contract import Limits
 from vf.sandbox.local import UnsafeLocalSandbox
+from vf.sandbox.supervisor import kind_of_python
 
 MARK = mark(20)
 
@@ -140,6 +142,7 @@ def test_one_that_cannot_start_is_a_sandbox_error_and_leaves_nothing(
 PARENT = f"""
 import asyncio, sys
 from vf.sandbox.local import UnsafeLocalSandbox
+from vf.sandbox.supervisor import kind_of_python
 
 async def main():
     box = await UnsafeLocalSandbox(unsafe_local=True).open()
@@ -216,6 +219,23 @@ def test_every_module_that_is_sent_is_there() -> None:
     apart = {"inside/__init__.py", "inside/interpreter.py", "inside/collect.py"}
     there = {f"inside/{path.name}" for path in (folder / "inside").glob("*.py")} - apart
     assert {file for _, file in MODULES if file} == there | {"frames.py", "ends.py", "folder.py"}
-    sent = dict(json.loads(boot()[4:]))
+    kind, modules = marshal.loads(boot()[4:])
+    assert kind == kind_of_python()
+    sent = {name: source for name, source, _ in modules}
     for name, file in MODULES:
         assert sent[name] == (file and (folder / file).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("kind", [kind_of_python(), "another Python's"])
+def test_code_of_another_kind_of_python_is_compiled_there(kind: str) -> None:
+    source = "answer = 42"
+    code = marshal.dumps(compile("answer = 43", "<it>", "exec"))
+    sent = marshal.dumps((kind, [("package", None, None), ("package.it", source, code)]))
+    run = "from vf.sandbox.supervisor import load; load(); from package import it; print(it.answer)"
+    done = subprocess.run(
+        [sys.executable, "-c", run],
+        input=struct.pack(">I", len(sent)) + sent,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == (b"43\n" if kind == kind_of_python() else b"42\n")
