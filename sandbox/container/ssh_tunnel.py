@@ -45,16 +45,24 @@ class SshTunnel:
         """The local socket's path."""
         return str(self._socket)
 
-    def ensure(self) -> None:
+    def ensure(self, patience: float = 0.0) -> None:
         """Start ssh unless it runs. Blocks until the socket is there.
+
+        Args:
+            patience: Seconds in which what runs may still end. The connections of a process that
+                was killed are gone before it is.
 
         Raises:
             TunnelFailed: It is not.
         """
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._end()
-                self._start()
+            if self._process is not None:
+                try:
+                    self._process.wait(patience)
+                except subprocess.TimeoutExpired:
+                    return
+            self._end()
+            self._start()
 
     def _start(self) -> None:
         parts = self.address.parts

@@ -130,13 +130,34 @@ def test_a_lost_tunnel_is_no_ones_result_and_is_made_again(
         engine._tunnel._process.kill()
         with pytest.raises(SandboxError):
             await work
-        assert await engine.answers()
+        assert await engine.answers(timeout=60)
         await use(engine, profile)
         with contextlib.suppress(SandboxError):
             await sandbox.close()
 
     with contextlib.closing(Engine.connect(by_ssh)) as engine:
         asyncio.run(run(engine))
+
+
+def test_a_tunnel_that_is_not_gone_yet_is_made_again(
+    by_ssh: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(Engine.connect(by_ssh)) as engine:
+        assert engine._tunnel is not None
+        process = engine._tunnel._process
+        assert process is not None
+        process.kill()
+        wait, looked = process.wait, []
+
+        def first_still_there(timeout: float | None = None) -> int:
+            looked.append(timeout)
+            if len(looked) == 1:
+                raise subprocess.TimeoutExpired("ssh", 0)
+            return wait(timeout)
+
+        monkeypatch.setattr(process, "wait", first_still_there)
+        assert asyncio.run(engine.answers(timeout=60))
+        assert engine._tunnel._process is not process
 
 
 def test_ssh_ends_with_its_process_however_that_ends(by_ssh: Address) -> None:
