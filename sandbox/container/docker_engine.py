@@ -71,7 +71,6 @@ CALL_TIMEOUT = 120  # seconds without an answer from the engine
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 KEEPALIVE |= {"TCP_USER_TIMEOUT": 60_000}  # ms, while it has not acknowledged what was sent
 PING_TIMEOUT = 10.0  # seconds
-DYING = 1.0  # seconds in which an ssh that was killed is gone
 HTTP = ("tcp", "http", "https")
 NOT_THERE = 404
 INTERNAL = 500
@@ -303,20 +302,9 @@ class Engine:
         return bool(done) and asked.exception() is None
 
     def _ping(self, timeout: float) -> None:
-        from requests.exceptions import ConnectionError
-
-        def ping() -> None:
-            self.client.get(f"{self.client.base_url}/_ping", timeout=timeout).raise_for_status()
-
-        if self._tunnel:
-            self._tunnel.ensure()
-        try:
-            ping()
-        except ConnectionError:
-            if self._tunnel is None:
-                raise
-            self._tunnel.ensure(DYING)
-            ping()
+        url = f"{self.client.base_url}/_ping"
+        ping = partial(self.client.get, url, timeout=timeout)
+        (self._tunnel.through(ping) if self._tunnel else ping()).raise_for_status()
 
     async def remove(self, container: str, *, deadline: float = 60.0) -> None:
         """Kill and remove a container with its volumes, and return once it is gone.

@@ -11,7 +11,9 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.stream import close_in_children
@@ -20,6 +22,8 @@ READY = b"vf-ready"
 CONNECT_TIMEOUT = 20  # seconds
 # A connection that stays silent for three of these is given up, and with it every stream.
 ALIVE_INTERVAL = 15  # seconds
+DYING = 1.0  # seconds in which an ssh that was killed is gone
+T = TypeVar("T")
 
 
 class TunnelFailed(OSError):
@@ -44,6 +48,20 @@ class SshTunnel:
     def path(self) -> str:
         """The local socket's path."""
         return str(self._socket)
+
+    def through(self, call: Callable[[], T]) -> T:
+        """Return what a call through the tunnel does; it is made twice if ssh ends meanwhile.
+
+        Raises:
+            TunnelFailed: There is no tunnel.
+            Exception: Whatever the call raises.
+        """
+        self.ensure()
+        try:
+            return call()
+        except OSError:  # what requests raises is one, too
+            self.ensure(DYING)
+            return call()
 
     def ensure(self, patience: float = 0.0) -> None:
         """Start ssh unless it runs. Blocks until the socket is there.

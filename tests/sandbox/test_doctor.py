@@ -110,7 +110,7 @@ def test_missing_permission_is_reported() -> None:
         "import os, sys, docker\n"
         "from vf.sandbox.commands.sandbox import main\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "sys.exit(main(['doctor']))\n"
+        "sys.exit(main(['doctor', '--backend', 'docker']))\n"
     )
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         path = Path(folder, "engine.sock")

@@ -51,7 +51,8 @@ def test_a_wrong_command_is_a_usage_error(words: list[str]) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_without_an_engine_one_line_says_what_to_do(name: str) -> None:
-    told = vf_sandbox(name, DOCKER_HOST="unix:///nowhere")
+    of_containers = ["--backend", "docker"] if name == "doctor" else []
+    told = vf_sandbox(name, *of_containers, DOCKER_HOST="unix:///nowhere")
     assert told.returncode == 2
     (line,) = (told.stderr + told.stdout).strip().splitlines()
     assert "no container engine answers at unix:///nowhere" in line
