@@ -251,11 +251,11 @@ def test_what_one_program_leaves_behind_is_not_the_next_one_s() -> None:
             result = await box.exec("umask; ulimit -n; basename $PWD; ls /proc/self/fd | wc -l")
             mask, files, place, descriptors = result.stdout.split()
             assert (mask, files != "5", place, descriptors) == ("0022", True, "work", "4")
-        assert len(running(SLEEP)) == 8
+        await until(lambda: len(running(SLEEP)) == 8)
         slow = asyncio.create_task(box.exec(f"sleep {MARK}", timeout=0.3))
         assert (await box.exec("echo fine")).stdout == "fine\n"
         assert (await slow).timed_out
-        assert len(running(SLEEP)) == 8  # the timeout was the other program's
+        await until(lambda: len(running(SLEEP)) == 8)  # the timeout was the other program's
 
     inside(body)
 
