@@ -6,11 +6,13 @@ after the other in every round:
 - cli: the `docker` program, one process per call.
 - sdk: the docker SDK's `containers.run` and `exec_run`.
 - ours: `DockerSandbox`, hardened, over its held-open stream.
+- bubblewrap: `BubblewrapSandbox`, the same without an engine.
 
 Each does the same: create a container that is ready for its first call, run `true`, evaluate a
 Python expression, read a file of 1 MiB that lies in a tmpfs. Theirs have no interpreter that lives
 on, so each of their Python calls starts one. Theirs run with no hardening but `--network none`.
-Ours is also acquired from a warm pool.
+Ours is also acquired from a warm pool. Of `ours` and `bubblewrap`: how many are made, used once and
+ended a second, four at a time, and what each takes of the host's memory while it idles.
 
 Then so many episodes at once, each in a container of its own, all alive at the same time: every
 answer is checked. Memory is measured while they idle: what the engine says of each container, and
@@ -35,19 +37,23 @@ import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness import missing, need_containers, parse, print_result, say
 from peers import versions_of
 from sandbox_tasks import task_rows
+from sandbox_turnover import available_mib, turnovers
 
+from vf.runtime.errors import ConfigError
+from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox
+from vf.sandbox.bubblewrap.system import find_system
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_container, open_engine, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import find
+from vf.sandbox.contract import Sandbox
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -107,7 +113,7 @@ class Sdk:
 class Ours:
     """The held-open stream."""
 
-    def __init__(self, sandbox: DockerSandbox) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
 
     async def true(self) -> None:
@@ -171,7 +177,15 @@ async def ours() -> AsyncIterator[Contender]:
         yield Ours(sandbox)
 
 
-CONTENDERS = {"cli": cli, "sdk": sdk, "ours": ours}
+@contextlib.asynccontextmanager
+async def bubblewrap() -> AsyncIterator[Contender]:
+    async with await BubblewrapSandbox.create() as sandbox:
+        assert (await sandbox.exec(MAKE_BIG)).ok
+        yield Ours(sandbox)
+
+
+CONTENDERS = {"cli": cli, "sdk": sdk, "ours": ours, "bubblewrap": bubblewrap}
+OWN = ("ours", "bubblewrap")
 
 
 async def timed(work: Callable[[], Awaitable[Any]], count: int) -> list[float]:
@@ -187,7 +201,7 @@ async def timed(work: Callable[[], Awaitable[Any]], count: int) -> list[float]:
 async def calls(samples: dict[str, Samples], theirs: int, mine: int) -> None:
     """Time every kind of call, in one container of each contender."""
     for name, opened in CONTENDERS.items():
-        count = mine if name == "ours" else theirs
+        count = mine if name in OWN else theirs
         async with opened() as contender:
             for what in ("true", "python", "read"):
                 work = getattr(contender, what)
@@ -216,6 +230,13 @@ async def creations(samples: dict[str, Samples], count: int) -> None:
             sandbox = await DockerSandbox.create(engine, profile, warm=True)
             samples["ours"].setdefault("create", []).append(1000 * (time.perf_counter() - began))
             await sandbox.close()
+    for warm in [True, False] * count:
+        began = time.perf_counter()
+        async with await BubblewrapSandbox.create(warm=warm) as box:
+            if not warm:
+                await box.exec(["true"])
+            what = "create" if warm else "cold"
+            samples["bubblewrap"].setdefault(what, []).append(1000 * (time.perf_counter() - began))
 
 
 async def acquisitions(samples: dict[str, Samples], count: int) -> None:
@@ -294,12 +315,6 @@ async def own_mib() -> list[float]:
     return found
 
 
-def available_mib() -> float:
-    """Return the memory that the host has left."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvail")) / 1024
-
-
 def table(samples: dict[str, Samples]) -> dict[str, dict[str, float]]:
     """Print the medians, and return them."""
     medians = {
@@ -307,7 +322,7 @@ def table(samples: dict[str, Samples]) -> dict[str, dict[str, float]]:
         for name, found in samples.items()
     }
     print(f"\n{'p50, ms':<10}" + "".join(f"{name:>12}" for name in medians) + "   sdk / ours")
-    for what in ("create", "acquire", "true", "python", "read"):
+    for what in ("create", "cold", "acquire", "true", "python", "read"):
         row = "".join(
             f"{found[what]:12.3f}" if what in found else f"{'-':>12}" for found in medians.values()
         )
@@ -326,6 +341,9 @@ async def run(args: argparse.Namespace) -> None:
         await acquisitions(samples, args.creations)
     medians = table(samples)
     mine, theirs = medians["ours"], medians["sdk"]
+    say("made, used once and ended, four at a time")
+    ended = await turnovers(4 * args.creations)
+    print(json.dumps(ended, indent=2))
     say(f"{args.episodes} episodes at once, each in its container")
     at_once = await crowd(args.episodes)
     print(json.dumps(at_once, indent=2))
@@ -345,6 +363,7 @@ async def run(args: argparse.Namespace) -> None:
         read_ratio=round(theirs["read"] / mine["read"], 1),
         options=vars(args),
         p50_ms=medians,
+        turnover=ended,
         at_once=at_once,
         tasks=of_tasks,
         cores=os.cpu_count(),
@@ -365,6 +384,10 @@ def main() -> None:
     need_containers()
     if shutil.which("docker") is None:
         missing("the `docker` program")
+    try:
+        find_system()
+    except ConfigError as error:
+        missing(str(error))
     asyncio.run(run(args))
 
 
