@@ -93,6 +93,9 @@ PARTS = {name: _slow(folders) for name, folders in SLOW.items()} | {
     "sandbox-kills": Part(
         "containers killed", "python scripts/check_sandbox_kills.py --episodes 100"
     ),
+    "namespace-kills": Part(
+        "owners of namespaces killed", "python scripts/check_namespace_kills.py --times 100"
+    ),
     "deterministic-kills": Part(
         "deterministic runs killed",
         "python scripts/check_deterministic_kills.py --runs 4",
