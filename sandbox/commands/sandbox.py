@@ -228,15 +228,12 @@ def _doctor(options: argparse.Namespace) -> int:
     given = {"--image": options.image, "--runtime": options.runtime}
     given |= {"--host": options.hosts, "--certs": options.certs}
     of_containers = [name for name, value in given.items() if value]
-    backend = options.backend
-    if backend == "auto":
-        backend = chosen(of_containers, ())
-        why = f", since no container engine is here: {engine_missing()}"
-        print(f"{'ok':8} {'auto':8} {backend}{why if backend == 'bubblewrap' else ''}")
+    by_itself = options.backend == "auto"
+    backend = chosen(of_containers, ()) if by_itself else options.backend
     if backend == "bubblewrap":
         if of_containers:
             raise ConfigError(f"{of_containers[0]} is for containers: leave out --backend")
-        return _examine_bubblewrap()
+        return _examine_bubblewrap(engine_missing() if by_itself else "")
     profile = Profile(
         image=options.image or DEFAULT_IMAGE, runtime=options.runtime, limits=Limits(lifetime=120)
     )
@@ -266,8 +263,11 @@ def _examine(profile: Profile, address: Address | None) -> int:
     return DONE if result == "42" else FAILED
 
 
-def _examine_bubblewrap() -> int:
+def _examine_bubblewrap(no_engine: str) -> int:
     """Say with what namespaces are made and what holds each limit; returns the exit code.
+
+    Args:
+        no_engine: Why "auto" means bubblewrap here; empty if it was asked for.
 
     Raises:
         ConfigError: None can be made on this machine; says how to change that.
@@ -281,6 +281,8 @@ def _examine_bubblewrap() -> int:
 
     with or_an_engine():
         system = find_system()
+    if no_engine:
+        print(f"{'ok':8} {'auto':10} bubblewrap, since no container engine is here: {no_engine}")
     print(f"{'ok':8} {'bwrap':10} {system.bwrap}")
     print(f"{'ok':8} {'python':10} {system.python}")
     began = time.perf_counter()
