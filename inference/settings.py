@@ -255,6 +255,9 @@ class VllmSettings(EngineSettings):
     publish: Literal["auto", "lora", "disk", "nccl"] = "auto"
     """How new weights reach the server: adapters by version (`lora`), a reload from disk, or `nccl`
     from GPU to GPU."""
+    canary: bool = True
+    """Before the first step, publish an adapter with a large effect in each kind of adapted layer
+    in turn, and stop unless the server's logprobs move as the trainer's do."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Flags of the server, by name: gpu_memory_utilization = 0.5 becomes --gpu-memory-utilization
     0.5."""

@@ -21,6 +21,7 @@ from vf.inference.vllm.server_args import Adapters
 from vf.inference.vllm.sites import LOOPBACKS
 from vf.inference.vllm.telling import returning_experts, telling_supports
 from vf.runtime.errors import ModelError, ServerDown, TrainingError
+from vf.trainer.canary import Probed
 from vf.trainer.learning.memory.server_memory import shares_gpu
 from vf.trainer.learning.policy import Policy
 from vf.trainer.processes.placement import gpus_of_server
@@ -102,8 +103,8 @@ async def probe(
     *,
     timeout: float,
     tolerance: float,
-) -> float:
-    """Return how far the engine's logprobs are from the trainer's, on a short completion.
+) -> Probed:
+    """Have the engine answer shortly, and compare its logprobs with the trainer's.
 
     The prompt is the same each time, so that a cached prefix of old weights would be found out,
     as would a wrong adapter or temperature. Of several servers, each is asked. One that comes back
@@ -119,8 +120,8 @@ async def probe(
         tolerance: Nats by which a server that comes back may differ.
 
     Returns:
-        The mean of |log q − log p| over the sampled tokens, in nats; of several servers, the
-        largest.
+        The answer, and how far its logprobs are from the trainer's; of several servers, the
+        farthest.
 
     Raises:
         ModelError: If all servers failed; an outage is waited out.
@@ -152,7 +153,7 @@ async def probe(
         fmean(abs(q - p) for q, p in zip(a.logprobs, mine[tuple(a.token_ids)], strict=True))
         for a in answers
     ]
-    return next(filter(math.isnan, gaps), max(gaps))
+    return Probed(next(filter(math.isnan, gaps), max(gaps)), first)
 
 
 async def _answer(

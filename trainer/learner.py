@@ -28,6 +28,7 @@ from vf.trainer.settings.learner_settings import learner_config
 if TYPE_CHECKING:
     import torch
 
+    from vf.trainer.canary import Probed
     from vf.trainer.learning.batches.batch import Sample
     from vf.trainer.learning.losses.policy_gradient import LossFn
     from vf.trainer.learning.objective import UpdateStats
@@ -283,28 +284,32 @@ class Learner:
         Raises:
             TrainingError: If they differ by more than ``inference.logprob_tolerance``.
             EngineError: If the weights could not be published.
-            ConfigError: If the learner is closed.
+            ConfigError: If the learner is closed, or at first the engine leaves out a part of the
+                adapter (``inference.canary``).
         """
+        from vf.trainer.canary import try_adapter, wants_canary
         from vf.trainer.engines import check_gap, probe
 
         self._check_open()
-        version = self.version + 1 if version is None else version
-        self.engine.publish(version)
-        self.version, self._unpublished = version, False
+        first, version = self.version < 0, self.version + 1 if version is None else version
         prompt_ids, stops = self._setup.probe_ids, self._setup.renderer.stop_token_ids
         tolerance = self.config.inference.logprob_tolerance
-        probed = probe(
-            self.engine,
-            self.policy,
-            version,
-            prompt_ids,
-            stops,
-            timeout=self.config.args.generation_timeout,
-            tolerance=tolerance,
-        )
-        gap = self._loop.call(probed, self.engine.check)
-        check_gap(gap, tolerance, version)
-        return gap
+
+        def bring() -> Probed:
+            self.engine.publish(version)
+            self.version, self._unpublished = version, False
+            ask = self.engine, self.policy, version, prompt_ids, stops
+            wait = self.config.args.generation_timeout
+            work = probe(*ask, timeout=wait, tolerance=tolerance)
+            return self._loop.call(work, self.engine.check)
+
+        probed = bring()
+        check_gap(probed.gap, tolerance, version)
+        if first and wants_canary(self.config, self.policy):
+            tried = self.policy, prompt_ids, probed.token_ids, bring, self.engine.training
+            try_adapter(*tried, tolerance=tolerance, say=self._setup.say)
+            return self.publish(version)
+        return probed.gap
 
     def save(self, path: str | Path) -> Path:
         """Write a checkpoint: weights, optimizer, random states, and the model for export.

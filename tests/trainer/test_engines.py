@@ -166,7 +166,7 @@ class Flaky:
     def gap(self, trainer: RLTrainer) -> float:
         args = trainer.policy, 3, [1, 2, 3], [0]
         work = probe(self, *args, timeout=60.0, tolerance=0.05)  # type: ignore[arg-type]
-        return asyncio.run(asyncio.wait_for(work, 60.0))
+        return asyncio.run(asyncio.wait_for(work, 60.0)).gap
 
 
 @dataclass

@@ -1,0 +1,150 @@
+"""Proof, before the first step, that an engine applies every part of the adapter it is given.
+
+A fresh adapter changes nothing, so a server that ignores it, or drops a part of it because it
+expects another name, answers right until the part has been trained for a while. So each kind of
+adapted layer in turn is given an effect that is large and known, and published; the engine's
+log-probabilities have to move as the trainer's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vf.inference.settings import VllmSettings
+from vf.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vf.trainer.learning.policy import Policy
+    from vf.trainer.settings.config import Config
+
+EFFECT = 0.5  # nats per token at least, in which an adapter's part shows
+SHARE = 0.25  # of its effect, by which the engine may differ: what is half as strong is found out
+WEAKEST, STRONGEST = 2.0**-7, 2.0**7  # standard deviations of what stands in for the factor B
+_FACTOR = ".lora_B."
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What an engine answered to the prompt that it is probed with.
+
+    Attributes:
+        gap: The mean of \\|log q − log p\\| over the sampled tokens, in nats.
+        token_ids: What was sampled, by the first server.
+    """
+
+    gap: float
+    token_ids: tuple[int, ...]
+
+
+def wants_canary(config: Config, policy: Policy) -> bool:
+    """Return whether a run tries its adapter: one that is published to vLLM, by one process."""
+    settings = config.inference
+    return (
+        isinstance(settings, VllmSettings)
+        and settings.canary
+        and config.args.use_lora
+        and policy.ranks.count == 1
+    )
+
+
+def try_adapter(
+    policy: Policy,
+    prompt_ids: list[int],
+    token_ids: Sequence[int],
+    publish: Callable[[], Probed],
+    training: Callable[[], AbstractContextManager[None]],
+    *,
+    tolerance: float,
+    say: Callable[[str], None],
+) -> None:
+    """Publish each kind of adapted layer with a large effect, and compare the log-probabilities.
+
+    The adapter is as before when this returns, but the engine has the last one that was tried.
+
+    Args:
+        policy: What is trained.
+        prompt_ids: The prompt that the engine is probed with.
+        token_ids: What it answered with the adapter as it is.
+        publish: Brings the weights as they are to the engine, and probes it.
+        training: Makes room for the trainer.
+        tolerance: Nats by which the engine may differ from the trainer.
+        say: Called with what is being tried.
+
+    Raises:
+        ConfigError: If the engine does not apply the adapter, or a part of it; names the layers.
+    """
+    ignored: dict[str, str] = {}
+    adapted = adapted_kinds(policy.model)
+
+    def logprobs() -> list[float]:
+        with training():
+            return policy.logprobs(prompt_ids, [*token_ids])
+
+    before = logprobs()
+    for number, (kind, factors) in enumerate(adapted.items(), 1):
+        say(f"trying the adapter in the engine: {kind} ({number} of {len(adapted)})")
+        with restored(factors):
+            effect = _strengthen(factors, before, logprobs)
+            gap = publish().gap
+        if not gap <= max(tolerance, SHARE * effect):
+            ignored[kind] = f"{kind} ({effect:.2f} nats in the trainer, {gap:.2f} of them missing)"
+    if not ignored:
+        return
+    layers = ", ".join(ignored.values())
+    if len(ignored) == len(adapted):
+        raise ConfigError(
+            f"the engine does not sample with the adapter that it is given: {layers}. Its server "
+            "must load adapters, apply them at their own scale, and serve the newest"
+        )
+    kept = [kind for kind in adapted if kind not in ignored]
+    raise ConfigError(
+        f"the engine leaves out a part of the adapter, which would be trained and never sampled "
+        f"with: {layers}. Train what it applies, trainer.args.lora_target_modules = {kept}, or "
+        "all weights (use_lora = false)"
+    )
+
+
+def adapted_kinds(model: Any) -> dict[str, list[torch.nn.Parameter]]:
+    """Return the second factors of the adapter, ``B [out, r]``, by the last name of their layer."""
+    kinds: dict[str, list[torch.nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        layer, found, _ = name.partition(_FACTOR)
+        if found and parameter.requires_grad:
+            kinds.setdefault(layer.rpartition(".")[2], []).append(parameter)
+    return kinds
+
+
+@contextmanager
+def restored(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+    """Put parameters back as they were at the end of the block."""
+    before = [parameter.detach().clone() for parameter in parameters]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(parameters, before, strict=True):
+                parameter.copy_(value)
+
+
+def _strengthen(
+    factors: Sequence[torch.nn.Parameter],
+    before: Sequence[float],
+    logprobs: Callable[[], list[float]],
+) -> float:
+    """Fill factors with noise, twice as strong each time, until it shows; return the effect."""
+    generator = torch.Generator().manual_seed(0)
+    noise = [torch.randn(factor.shape, generator=generator) for factor in factors]
+    strength, effect = WEAKEST, 0.0
+    while effect < EFFECT and strength <= STRONGEST:
+        with torch.no_grad():
+            for factor, values in zip(factors, noise, strict=True):
+                factor.copy_(strength * values)
+        effect = fmean(abs(now - p) for now, p in zip(logprobs(), before, strict=True))
+        strength *= 2
+    return effect
