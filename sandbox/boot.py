@@ -22,6 +22,7 @@ MODULES = (
     ("vf.sandbox.inside.users", "inside/users.py"),
     ("vf.sandbox.inside.program", "inside/program.py"),
     ("vf.sandbox.inside.keeper", "inside/keeper.py"),
+    ("vf.sandbox.inside.sockets", "inside/sockets.py"),
     ("vf.sandbox.inside.memory", "inside/memory.py"),
     ("vf.sandbox.inside.box", "inside/box.py"),
     ("vf.sandbox.inside.feed", "inside/feed.py"),

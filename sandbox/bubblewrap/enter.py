@@ -1,9 +1,9 @@
 """The script that is PID 1 of a bubblewrap sandbox: ``enter.py PLAN SUPERVISOR [flags]``.
 
-It makes the folders that can be written to, gives up every right that this took, takes on the
-filter of system calls, and becomes the supervisor. Bubblewrap itself cannot bound the number of
-files in a folder. It comes as an argument, so that nothing inside can be in its place, and runs in
-Python 3.9.
+It makes the folders that can be written to, opens the kernel's diagnosis of sockets, gives up every
+right that this took, takes on the filter of system calls, and becomes the supervisor. Bubblewrap
+itself cannot bound the number of files in a folder. It comes as an argument, so that nothing inside
+can be in its place, and runs in Python 3.9.
 
 ``PLAN`` is JSON: ``folders`` are paths with mount options of tmpfs, ``cores`` are the processor's,
 ``filter`` is base64.
@@ -15,11 +15,13 @@ import base64
 import ctypes
 import json
 import os
+import socket
 import sys
 
 CLONE_NEWNS = 0x20000
 MS_NOSUID, MS_NODEV = 2, 4
 PR_CAPBSET_DROP, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 24, 22, 2
+AF_NETLINK, NETLINK_SOCK_DIAG = 16, 4
 CAP_SETPCAP, CAP_SYS_ADMIN = 8, 21
 CAPABILITY_VERSION = 0x20080522
 OOM_SCORE = "500"  # if the machine itself runs out, sandboxes go before what trains
@@ -52,6 +54,8 @@ def main() -> None:
     for capability in (CAP_SYS_ADMIN, CAP_SETPCAP):
         dropped = _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
         require(dropped, f"cannot drop capability {capability}")
+    sockets = socket.socket(AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
+    sys.argv += ["--sockets", str(sockets.detach())]
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     require(_libc.capset(header, (ctypes.c_uint32 * 6)()), "cannot give up its capabilities")
     code = base64.b64decode(plan["filter"])

@@ -73,8 +73,8 @@ _finding = threading.Lock()
 
 # What holds each limit here. What an engine's control group holds better is said.
 HELD_BY = {
-    "memory": "a look at processes and temporary files, 20 times a second; the largest process is "
-    "killed. Buffers of sockets and pipes are not counted: a container counts them",
+    "memory": "a look at processes, temporary files and buffers of sockets, 20 times a second; the "
+    "largest process is killed. Buffers of pipes are not counted",
     "cpus": "affinity: whole cores, rounded up, which sandboxes take by turns",
     "pids": "the kernel, for each namespace (RLIMIT_NPROC)",
     "workspace": "the kernel (tmpfs)",

@@ -17,6 +17,7 @@ from vf.sandbox.inside import kernel
 from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import CHUNK, Loop, Outlet
 from vf.sandbox.inside.memory import MemoryWatch, OomCounter
+from vf.sandbox.inside.sockets import SocketMemory
 from vf.sandbox.inside.users import Account, Users
 
 ENDING = {signal.SIGTERM, signal.SIGHUP}
@@ -58,7 +59,13 @@ class Box:
         self.helpers: set[int] = set()
         folders = [self.workdir, "/tmp", "/dev/shm"]
         self.oom: OomCounter | MemoryWatch = (
-            MemoryWatch(self.loop, flags.memory, folders, lambda: self.helpers)
+            MemoryWatch(
+                self.loop,
+                flags.memory,
+                folders,
+                lambda: self.helpers,
+                SocketMemory(flags.sockets),
+            )
             if flags.memory
             else OomCounter()
         )

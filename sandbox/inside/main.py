@@ -5,9 +5,10 @@ otherwise nobody else in the PID namespace may have that uid: at the end all of 
 killed),
 ``--workdir PATH`` the working directory, ``--lifetime SECONDS`` until it ends by itself,
 ``--rlimit NAME=N`` for everything that it starts (NAME as in ``resource.RLIMIT_NAME``),
-``--memory BYTES`` what all of it may take, where no control group bounds it, ``--filter BASE64`` a
-filter of system calls for everything that it starts, ``--home PATH`` the model's home,
-``--parent PID`` whom to end with, ``--remove PATH`` what to remove at the end.
+``--memory BYTES`` what all of it may take, where no control group bounds it, and with that
+``--sockets FD``, a connection to the kernel's diagnosis of sockets, ``--filter BASE64`` a filter of
+system calls for everything that it starts, ``--home PATH`` the model's home, ``--parent PID`` whom
+to end with, ``--remove PATH`` what to remove at the end.
 """
 
 from __future__ import annotations
@@ -188,6 +189,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--lifetime", type=float)
     parser.add_argument("--rlimit", action="append", default=[])
     parser.add_argument("--memory", type=int)
+    parser.add_argument("--sockets", type=int)
     parser.add_argument("--filter", default="")
     parser.add_argument("--parent", type=int)
     parser.add_argument("--remove")

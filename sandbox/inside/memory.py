@@ -1,9 +1,9 @@
 """The memory of everything in a sandbox: who bounds it, and what was killed for it.
 
 Where a control group of the kernel bounds it, :class:`OomCounter` counts what that kills. Elsewhere
-:class:`MemoryWatch` adds up what processes and temporary files take, again and again, and kills the
-largest process while that is too much, as the kernel would. Between two looks a sandbox can take
-more: what the processor writes to fresh memory in that time.
+:class:`MemoryWatch` adds up what processes, temporary files and the buffers of sockets take, again
+and again, and kills the largest process while that is too much, as the kernel would. Between two
+looks a sandbox can take more: what the processor writes to fresh memory in that time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from typing import Callable, Iterable, Iterator  # noqa: UP035  (Python 3.9 runs this)
 
 from vf.sandbox.inside.loop import Loop
+from vf.sandbox.inside.sockets import SocketMemory, sockets_of
 
 SHORTEST, LONGEST = 0.05, 0.5  # seconds between two looks: while something changes, and while not
 SHARE = 50  # looking takes at most one part in so many of the processor's time
@@ -25,10 +26,11 @@ class MemoryWatch:
 
     Args:
         loop: When it looks.
-        limit: Bytes that processes and files may take together.
+        limit: Bytes that processes, files and sockets may take together.
         folders: Where the files are that count: temporary file systems.
         spared: Returns the processes that are not looked at, beside this one: they are copies of
             it that take little of their own.
+        sockets: Tells what sockets hold.
     """
 
     def __init__(
@@ -37,9 +39,11 @@ class MemoryWatch:
         limit: int,
         folders: Iterable[str],
         spared: Callable[[], Iterable[int]],
+        sockets: SocketMemory,
     ) -> None:
         self._loop, self._limit = loop, limit
         self._folders, self._spared = list(folders), spared
+        self._sockets = sockets
         self._kills = 0
         self._before = -1
         self._wait = SHORTEST
@@ -51,7 +55,8 @@ class MemoryWatch:
 
     def _look(self) -> None:
         began = time.thread_time()
-        used = self._files() + sum(self._sizes(_anonymous).values())
+        used = self._files() + sum(self._sockets.held().values())
+        used += sum(self._sizes(_anonymous).values())
         if used > self._limit:
             used = self._make_room()
         changed = abs(used - self._before) > self._limit // 256
@@ -61,8 +66,10 @@ class MemoryWatch:
 
     def _make_room(self) -> int:
         """Kill until it fits; return what is taken then, bytes."""
-        sizes = self._sizes(_proportional)
-        used = self._files() + sum(sizes.values())
+        sizes, held = self._sizes(_proportional), self._sockets.held()
+        used = self._files() + sum(held.values()) + sum(sizes.values())
+        for pid in sizes:
+            sizes[pid] += sum(held.pop(inode, 0) for inode in sockets_of(pid))
         for pid in sorted(sizes, key=lambda pid: -sizes[pid]):
             if used <= self._limit:
                 break

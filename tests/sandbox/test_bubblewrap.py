@@ -162,6 +162,37 @@ def test_memory_that_no_process_maps_cannot_be_had(call: str) -> None:
     inside(body)
 
 
+FILL = """
+import socket, sys
+server, kept = socket.create_server(("127.0.0.1", 0)), []
+for _ in range(240 if sys.argv[1] == "unix" else 120):
+    if sys.argv[1] == "unix":
+        sends, reads = socket.socketpair()
+    else:
+        sends = socket.create_connection(server.getsockname())
+        reads = server.accept()[0] if sys.argv[1] == "tcp" else None
+    sends.setblocking(False)
+    try:
+        while True:
+            sends.send(bytes(4096))
+    except BlockingIOError:
+        kept += [sends, reads]
+print("held all", flush=True)
+while True: pass
+"""
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("kind", ["tcp", "unaccepted", "unix"])
+def test_what_sockets_hold_counts_as_memory(kind: str) -> None:
+    async def body(box: BubblewrapSandbox) -> None:
+        result = await box.exec(["python3", "-c", FILL, kind], timeout=60)
+        assert (result.returncode, result.oom_killed) == (137, True)
+        assert (await box.exec("echo on")).stdout == "on\n"
+
+    inside(body, NamespaceProfile(Limits(memory=56 * 2**20, workspace=2**20, tmp=2**20)))
+
+
 @needs_bubblewrap
 def test_a_process_without_its_first_thread_counts_and_ends() -> None:
     code = (
