@@ -83,14 +83,15 @@ def try_adapter(
     adapted = adapted_kinds(policy.model)
 
     def logprobs() -> list[float]:
-        with training():
-            return policy.logprobs(prompt_ids, [*token_ids])
+        return policy.logprobs(prompt_ids, [*token_ids])
 
-    before = logprobs()
+    with training():
+        before = logprobs()
     for number, (kind, factors) in enumerate(adapted.items(), 1):
         say(f"trying the adapter in the engine: {kind} ({number} of {len(adapted)})")
         with restored(factors):
-            effect = _strengthen(factors, before, logprobs)
+            with training():
+                effect = _strengthen(factors, before, logprobs)
             gap = publish().gap
         if not gap <= max(tolerance, SHARE * effect):
             ignored[kind] = f"{kind} ({effect:.2f} nats in the trainer, {gap:.2f} of them missing)"
