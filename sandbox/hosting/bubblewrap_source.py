@@ -76,7 +76,9 @@ def bubblewrap_settings(settings: Mapping[str, Any]) -> BubblewrapSettings:
         limits = Limits(**given(LIMITS))
         spec = SandboxSpec(limits=limits, **given(("workdir", "env", "allow")))
         profile_of(spec)
-    except (ConfigError, ValueError) as error:
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("sandbox_spec", "sandbox", 1)) from error
+    except ValueError as error:
         raise ConfigError(f"sandbox: {error}") from error
     names = [field.name for field in fields(Bounds)]
     return BubblewrapSettings(spec, Bounds(**given(names)))
@@ -91,7 +93,10 @@ def profile_of(spec: SandboxSpec) -> NamespaceProfile:
     """
     asked = replace(spec, writable=spec.writable or None)  # the root is read-only in any case
     refuse_spec(asked, NO_IMAGES, IMAGES)
-    AllowList(spec.allow)
+    try:
+        AllowList(spec.allow)
+    except ConfigError as error:  # it begins with the field's name
+        raise ConfigError(f"sandbox_spec.{error}") from error
     env = dict(spec.env)
     if spec.allow:
         env = Proxy.environ(PROXY_PORT) | env

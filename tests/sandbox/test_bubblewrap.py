@@ -309,7 +309,7 @@ def test_a_task_with_its_own_image_needs_an_engine(spec: SandboxSpec, field: str
         ({"workdir": "work"}, "workdir must be an absolute path below /, got 'work'"),
         ({"workdir": "/."}, "workdir must be an absolute path below /, got '/.'"),
         ({"env": {"A": 1}}, "sandbox.env must be a table of texts"),
-        ({"allow": ["a b"]}, "sandbox: allow"),
+        ({"allow": ["a b"]}, "sandbox.allow: 'a b' is no host"),
     ],
 )
 def test_a_wrong_setting_is_named(setting: dict[str, object], words: str) -> None:
