@@ -94,7 +94,9 @@ def try_adapter(
                 effect = _strengthen(factors, before, logprobs)
             gap = publish().gap
         if not gap <= max(tolerance, SHARE * effect):
-            ignored[kind] = f"{kind} ({effect:.2f} nats in the trainer, {gap:.2f} of them missing)"
+            ignored[kind] = (
+                f"{kind} (its effect: {effect:.2f} nats; the engine is off by {gap:.2f})"
+            )
     if not ignored:
         return
     layers = ", ".join(ignored.values())
@@ -105,8 +107,8 @@ def try_adapter(
         )
     kept = [kind for kind in adapted if kind not in ignored]
     raise ConfigError(
-        f"the engine leaves out a part of the adapter, which would be trained and never sampled "
-        f"with: {layers}. Train what it applies, trainer.args.lora_target_modules = {kept}, or "
+        "the engine does not apply a part of the adapter as the trainer does, so that it would be "
+        f"trained and never sampled with: {layers}. Train what it applies, trainer.args.lora_target_modules = {kept}, or "
         "all weights (use_lora = false)"
     )
 

@@ -33,6 +33,7 @@ class Server:
     def __init__(self, policy: Policy, folder: Path, spoil: Spoil | None, *, late: bool) -> None:
         self.policy, self.folder, self.spoil, self.late = policy, folder, spoil, late
         self.published: list[Path] = []
+        self.model: Any = None
 
     def publish(self) -> Probed:
         """Load the adapter, sample greedily, and compare with the trainer."""
@@ -48,13 +49,16 @@ class Server:
         config_file.write_text(json.dumps(config))
         save_file(weights, weights_file)
         self.published.append(folder)
-        base = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32)
         served = self.published[-2:][0] if self.late else folder
-        model = PeftModel.from_pretrained(base, served)
+        if self.model is None:
+            base = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32)
+            self.model = PeftModel.from_pretrained(base, served, adapter_name=served.name)
+        self.model.load_adapter(served, served.name)
+        self.model.set_adapter(served.name)
         ids, logprobs = [*PROMPT], []
         with torch.no_grad():
             for _ in range(12):
-                scores = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+                scores = self.model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
                 ids.append(int(scores.argmax()))
                 logprobs.append(float(scores[ids[-1]]))
         sampled = ids[len(PROMPT) :]
@@ -110,9 +114,9 @@ def test_an_engine_that_applies_all_is_taken(tmp_path: Path) -> None:
     ("spoil", "late", "words"),
     [
         (ignore, False, "does not sample with the adapter"),
-        (double, False, "does not sample with the adapter"),
+        (double, False, "the adapter.*q_proj"),
         (None, True, "does not sample with the adapter"),
-        (drop_up, False, r"leaves out a part of the adapter.*: up_proj \("),
+        (drop_up, False, r"not apply a part of the adapter.*: up_proj \("),
     ],
 )
 def test_an_engine_that_does_not_is_refused(
