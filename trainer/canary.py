@@ -108,8 +108,8 @@ def try_adapter(
     kept = [kind for kind in adapted if kind not in ignored]
     raise ConfigError(
         "the engine does not apply a part of the adapter as the trainer does, so that it would be "
-        f"trained and never sampled with: {layers}. Train what it applies, trainer.args.lora_target_modules = {kept}, or "
-        "all weights (use_lora = false)"
+        f"trained and never sampled with: {layers}. Train what it applies, "
+        f"trainer.args.lora_target_modules = {kept}, or all weights (use_lora = false)"
     )
 
 
