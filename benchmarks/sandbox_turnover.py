@@ -6,23 +6,24 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
-from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_engine
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import OpenSandbox, Sandbox
+from vf.sandbox.hosting.source import open_sandbox
 
 AT_ONCE = 4
 
 
-async def turnover(open_sandbox: OpenSandbox, count: int) -> dict[str, float]:
+async def turnover(opened: OpenSandbox, count: int) -> dict[str, float]:
     """Make, use and end so many sandboxes, four at a time; return how fast, and their memory."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def one() -> None:
-        async with slots, open_sandbox() as box:
+        async with slots, opened() as box:
             assert (await box.exec(["true"])).ok
 
     began = time.perf_counter()
@@ -31,19 +32,13 @@ async def turnover(open_sandbox: OpenSandbox, count: int) -> dict[str, float]:
     before = available_mib()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(count):
-            await stack.enter_async_context(open_sandbox())
+            await stack.enter_async_context(opened())
         each = (before - available_mib()) / count
     return {"per_s": round(per_s, 1), "host_mib_each": round(each, 1)}
 
 
 async def turnovers(count: int) -> dict[str, dict[str, float]]:
     """Do so with containers and with namespaces."""
-
-    @contextlib.asynccontextmanager
-    async def namespaces() -> AsyncIterator[Sandbox]:
-        async with await BubblewrapSandbox.create() as box:
-            yield box
-
     async with open_engine(Profile()) as (engine, profile):
 
         @contextlib.asynccontextmanager
@@ -53,7 +48,7 @@ async def turnovers(count: int) -> dict[str, dict[str, float]]:
 
         return {
             "ours": await turnover(container, count),
-            "bubblewrap": await turnover(namespaces, count),
+            "bubblewrap": await turnover(partial(open_sandbox, "bubblewrap"), count),
         }
 
 

@@ -234,6 +234,8 @@ def _doctor(options: argparse.Namespace) -> int:
         if of_containers:
             raise ConfigError(f"{of_containers[0]} is for containers: leave out --backend")
         return _examine_bubblewrap(engine_missing() if by_itself else "")
+    if by_itself:
+        print(f"{'ok':8} {'auto':8} docker")
     profile = Profile(
         image=options.image or DEFAULT_IMAGE, runtime=options.runtime, limits=Limits(lifetime=120)
     )

@@ -125,7 +125,6 @@ class BubblewrapSource:
             SandboxError: None could be made in time.
         """
         self.check_spec(spec)
-        await self.check()
         async with self._here().pool(whole(spec, self.settings.spec)).acquire() as opened:
             yield opened.sandbox
 
@@ -138,7 +137,6 @@ class BubblewrapSource:
             SandboxError: It did not start.
         """
         self.check_spec(spec)
-        await self.check()
         opened = await _open_one(whole(spec, self.settings.spec), warm=False)
         try:
             yield opened.sandbox
@@ -262,7 +260,8 @@ class _Pools:
 
 async def _open_one(spec: SandboxSpec, *, warm: bool) -> Opened[BubblewrapSandbox]:
     async with contextlib.AsyncExitStack() as stack:
-        sandbox = await BubblewrapSandbox.create(profile_of(spec), warm=warm)
+        with or_an_engine():
+            sandbox = await BubblewrapSandbox.create(profile_of(spec), warm=warm)
         stack.push_async_callback(sandbox.close)
         if spec.allow:
             proxy = await stack.enter_async_context(Proxy(spec.allow))
