@@ -12,6 +12,7 @@ from vf.inference.model import ContextFull, Conversation
 from vf.inference.models.chat_answers import Refused
 from vf.inference.wire import Garbled
 from vf.runtime.api_keys import KEY, URL, hide_in_logs, hide_urls
+from vf.runtime.certificates import verify_for
 from vf.runtime.errors import ConfigError, ModelError, did_you_mean
 from vf.traces.messages import Message
 
@@ -120,7 +121,13 @@ async def _models(config: ModelConfig, key: str | None) -> dict[str, tuple[int |
 
     hide_in_logs()
     client = openai.AsyncOpenAI(
-        base_url=config.base_url, api_key=key or "none", timeout=TRY_SECONDS, max_retries=LISTINGS
+        base_url=config.base_url,
+        api_key=key or "none",
+        timeout=TRY_SECONDS,
+        max_retries=LISTINGS,
+        http_client=openai.DefaultAsyncHttpxClient(
+            verify=verify_for(config.base_url or os.environ.get(URL))
+        ),
     )
     try:
         async with client:

@@ -24,6 +24,9 @@ from vf.sandbox.local import UnsafeLocalSandbox
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Nothing here asks a public server. Loading all authorities takes 50 ms of every client, so they
+# know only one, whose key nobody has.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
 
 # On a busy machine, examples are slow to make and to run; and that is not a fault.
 hypothesis.settings.register_profile(

@@ -29,6 +29,7 @@ from vf.inference.rendering.text_tools import in_text
 from vf.inference.wire import CONNECT_SECONDS, Unavailable, retry_after, words_of
 from vf.runtime.api_keys import KEY, URL, clean_key, hide, hide_in_logs, in_url, read_key, tells
 from vf.runtime.batching import PerLoop
+from vf.runtime.certificates import verify_for
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
 
@@ -100,7 +101,9 @@ class ChatModel:
                 "no API key: set OPENAI_API_KEY, or pass api_key, or base_url for another server"
             )
         self.model = model
-        self._secrets = key, *in_url(base_url or os.environ.get(URL))
+        url = base_url or os.environ.get(URL)
+        self._secrets = key, *in_url(url)
+        verify = verify_for(url)
         self._fields = Fields(model, request_fields or {})
         self._send_reasoning = send_reasoning
         self._every_field = every_field
@@ -118,6 +121,7 @@ class ChatModel:
                 api_key=key or "none",
                 timeout=openai.Timeout(None, connect=CONNECT_SECONDS),
                 max_retries=0,
+                http_client=openai.DefaultAsyncHttpxClient(verify=verify),
             )
             return client, Patience(
                 model,

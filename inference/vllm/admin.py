@@ -12,6 +12,7 @@ from vf.inference.completions import every_field
 from vf.inference.model import Sampling
 from vf.inference.vllm.pace import Load
 from vf.runtime.api_keys import hide, hide_in_logs, hide_urls, in_url, tells
+from vf.runtime.certificates import verify_for
 from vf.runtime.errors import ConfigError, EngineError
 
 SECONDS = 600.0  # loading the weights of a large model takes minutes
@@ -52,10 +53,12 @@ class Admin:
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self._secrets = api_key, *in_url(base_url)
         self.root = base_url.rstrip("/").removesuffix("/v1")
+        self._verify = verify_for(self.root)
         hide_in_logs()
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(SECONDS, connect=10.0),
+            verify=self._verify,
             trust_env=False,
         )
 
@@ -89,7 +92,12 @@ class Admin:
     def away(self) -> bool:
         """Return whether there is no server at present; one that is slow to answer is there."""
         try:
-            answer = httpx.get(f"{self.root}/health", timeout=HEALTH_SECONDS, trust_env=False)
+            answer = httpx.get(
+                f"{self.root}/health",
+                timeout=HEALTH_SECONDS,
+                verify=self._verify,
+                trust_env=False,
+            )
             return answer.status_code >= 500
         except httpx.ReadTimeout:
             return False

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 import vf
+from tests.late import Late
 from vf.bridges.reasoning_gym.environment import ReasoningGym
 from vf.bridges.reasoning_gym.scoring import UNREADABLE, is_harmless, score, scorer
 from vf.runtime.errors import ConfigError
 
-reasoning_gym = pytest.importorskip("reasoning_gym")
+reasoning_gym = Late("reasoning_gym")
 
 # Scored with the same words by the dataset itself and by the environment.
 DATASETS = {

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import vf
-from tests.bridges.openenv import openenv_servers as servers
+from tests.late import Late
 from tests.waiting import wait_until
 from vf.inference.models.scripted_model import Script
 from vf.traces.messages import Message
+
+servers = Late("tests.bridges.openenv.openenv_servers", package="openenv")
 
 
 def run(environment: vf.Environment, script: Script, task: vf.Task | None = None) -> vf.Trace:

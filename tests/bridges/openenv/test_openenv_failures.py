@@ -14,11 +14,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openenv")
-
 import vf
-from tests.bridges.openenv import openenv_servers as servers
-from tests.bridges.openenv.openenv_play import all_closed, bisect, run
+from tests.bridges.openenv.openenv_play import all_closed, bisect, run, servers
 from tests.waiting import wait_until
 from vf.bridges.openenv.environment import OpenEnvEnvironment
 from vf.runtime.errors import ConfigError

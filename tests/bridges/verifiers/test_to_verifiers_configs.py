@@ -7,11 +7,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.late import Late
 
-pytest.importorskip("verifiers.v1")
-
-from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+loaders = Late("verifiers.v1.utils.loaders")
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "configs" / "prime-rl"
@@ -55,7 +53,7 @@ def test_the_source_that_the_page_shows_loads() -> None:
     page = (ROOT / "docs" / "prime-rl.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"^```\n(\[\[.*?)^```", page, re.DOTALL | re.MULTILINE)
     (source,) = tomllib.loads(text)["orchestrator"]["train"]["source"]
-    env = load_environment(resolve_env_config(source["env"]))
+    env = loaders.load_environment(loaders.resolve_env_config(source["env"]))
     assert env.taskset.environment.id == "calculator"
 
 
@@ -64,7 +62,7 @@ def test_each_source_loads_as_verifiers_loads_it() -> None:
     tasks = {}
     for part in ("train", "eval"):
         (source,) = orchestrator[part]["source"]
-        env = load_environment(resolve_env_config(source["env"]))
+        env = loaders.load_environment(loaders.resolve_env_config(source["env"]))
         assert env.taskset.environment.max_operations == 3
         tasks[part] = {task.key for task in env.taskset}
     assert len(tasks["train"]) == 2000

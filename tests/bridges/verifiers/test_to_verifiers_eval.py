@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 import vf
+from tests.late import Late
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Trace
 
 pytest.importorskip("torch")
-pytest.importorskip("verifiers.v1")
-
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 
+Late("verifiers.v1")  # skips these tests without it
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[3] / "docs" / "prime-rl.md"
 

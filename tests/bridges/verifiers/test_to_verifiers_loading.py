@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 import vf
+from tests.late import Late
 from vf.bridges.verifiers import to_verifiers as expose
 from vf.environments import registry
 
-pytest.importorskip("verifiers.v1")
-
-from verifiers.v1.cli.eval.main import main
-from verifiers.v1.utils.loaders import load_environment, resolve_env_config, taskset_class
+command, loaders = Late("verifiers.v1.cli.eval.main"), Late("verifiers.v1.utils.loaders")
 
 SHIM = """\
 import vf
@@ -29,7 +27,9 @@ __all__ = ["Env", "Harness", "Taskset"]
 
 
 def taskset(id: str = "vf-rl", **settings: Any) -> Any:
-    return load_environment(resolve_env_config({"taskset": {"id": id, **settings}})).taskset
+    return loaders.load_environment(
+        loaders.resolve_env_config({"taskset": {"id": id, **settings}})
+    ).taskset
 
 
 def test_a_module_of_three_lines_is_an_environment_of_verifiers(
@@ -40,7 +40,7 @@ def test_a_module_of_three_lines_is_an_environment_of_verifiers(
     made = taskset("small-sums", args={"max_operand": 60})
     assert (made.environment.max_operations, made.environment.max_operand) == (1, 60)
     assert taskset("somebody/small-sums@1.0").environment.max_operand == 50
-    assert taskset_class("small-sums") is taskset_class("small-sums")
+    assert loaders.taskset_class("small-sums") is loaders.taskset_class("small-sums")
     first = next(iter(made))
     (same,) = [task for task in made.environment.tasks("train") if task.id == first.key]
     assert first.data.prompt == same.prompt
@@ -85,7 +85,7 @@ def test_verifiers_command_says_it_in_its_own_way(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["eval"])  # which it overwrites
     with pytest.raises(SystemExit) as caught:
-        main(["vf-rl", "--env.taskset.environment", "calculater", "--no-push", "--dry-run"])
+        command.main(["vf-rl", "--env.taskset.environment", "calculater", "--no-push", "--dry-run"])
     assert caught.value.code not in (0, None)
     shown = f"{caught.value.code}{''.join(capsys.readouterr())}"
     assert "Did you mean 'calculator'?" in re.sub(r"[\s│]+", " ", shown)
@@ -95,7 +95,7 @@ def test_another_runtime_is_refused_at_once() -> None:
     agent = {"runtime": {"type": "docker"}}
     config = {"taskset": {"id": "vf-rl", "environment": "calculator"}, "agent": agent}
     with pytest.raises(ValueError, match="runtime 'docker' cannot be used here"):
-        resolve_env_config(config)
+        loaders.resolve_env_config(config)
 
 
 def all_equal(traces: Sequence[vf.Trace]) -> list[float]:

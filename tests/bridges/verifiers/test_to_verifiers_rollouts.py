@@ -8,18 +8,15 @@ from typing import Any
 import pytest
 
 import vf
+from tests.late import Late
 from vf.bridges.verifiers.hosted import metrics, reward
 from vf.environments import registry
 from vf.environments.bundled.calculator import Calculator
 from vf.runtime.errors import SandboxError
-
-pytest.importorskip("verifiers.v1")
-
-import verifiers.v1 as v1
-from verifiers.v1.utils.loaders import load_environment, resolve_env_config
-
 from vf.testing import FakeServer, Response
 from vf.testing.fake_server import Script
+
+v1, loaders = Late("verifiers.v1"), Late("verifiers.v1.utils.loaders")
 
 
 def says(text: str = "", **calls: str) -> vf.Message:
@@ -33,7 +30,7 @@ def run(answer: Script, **env: Any) -> tuple[Any, list[dict[str, Any]]]:
     taskset = {"id": "vf-rl", "environment": "calculator"} | env.pop("taskset", {})
 
     async def go() -> tuple[Any, list[dict[str, Any]]]:
-        loaded = load_environment(resolve_env_config({"taskset": taskset, **env}))
+        loaded = loaders.load_environment(loaders.resolve_env_config({"taskset": taskset, **env}))
         task = next(iter(loaded.taskset))
         async with FakeServer(answer) as server:
             context = v1.ModelContext(
