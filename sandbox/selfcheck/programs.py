@@ -183,14 +183,15 @@ async def impossible(sandbox: Sandbox) -> None:
     calls += [{"cmd": "echo", "env": {name: "1"}} for name in names]
     calls += [{"cmd": "echo", "env": {"A": value}} for value in ("\0", "\ud800", "x" * 2**20)]
     for call in calls:
+        shown = short(call)
         for result in (
             await sandbox.exec(**call),
             await (await sandbox.start(**call)).wait(),
         ):
-            expect(f"stdout of {short(call)}", "", result.stdout)
+            expect(f"stdout of {shown}", "", result.stdout)
             require(
                 result.returncode in (126, 127) and result.stderr,
-                f"126 or 127, and the reason on stderr, of {short(call)}",
+                f"126 or 127, and the reason on stderr, of {shown}",
                 result,
             )
     result = await sandbox.exec("wc -c", input="a\ud800b")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -158,16 +158,34 @@ def test_an_agents_episode_is_the_native_one() -> None:
     ]
 
 
-@pytest.mark.parametrize("credit", ["trace", "turn"])
-@pytest.mark.parametrize("normalisation", ["token", "sequence", "fixed"])
+PLAYS = {
+    "one conversation": (agents, 1),
+    "three": (partial(agents, leaves=True), 3),
+    "summaries": (summarised, 3),
+    "sub-agent": (delegated, 2),
+}
+# Every play with both kinds of credit, and with two of the normalisations.
+QUICK = {
+    ("one conversation", "token", "turn"),
+    ("one conversation", "fixed", "trace"),
+    ("three", "sequence", "turn"),
+    ("three", "token", "trace"),
+    ("summaries", "fixed", "turn"),
+    ("summaries", "sequence", "trace"),
+    ("sub-agent", "sequence", "turn"),
+    ("sub-agent", "token", "trace"),
+}
+
+
 @pytest.mark.parametrize(
-    ("play", "branches"),
-    [(agents, 1), (partial(agents, leaves=True), 3), (summarised, 3), (delegated, 2)],
-    ids=["one conversation", "three", "summaries", "sub-agent"],
+    ("name", "normalisation", "credit"),
+    [
+        pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
+        for case in product(PLAYS, ("token", "sequence", "fixed"), ("trace", "turn"))
+    ],
 )
-def test_the_gradient_is_that_of_the_formula(
-    play: Callable[[], Trace], branches: int, normalisation: str, credit: str
-) -> None:
+def test_the_gradient_is_that_of_the_formula(name: str, normalisation: str, credit: str) -> None:
+    play, branches = PLAYS[name]
     policy = made(loss_normalisation=normalisation, credit=credit)
     traces = [
         scored(policy, play(), REWARDS[0], [0.0, 0.2]),
