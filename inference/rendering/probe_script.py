@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from vf.inference.model import Conversation
@@ -86,13 +87,13 @@ def sampled_ids(
     """Return what a model that answers as the template renders answers would have sampled."""
     text, end = None, None
     # Where the template rewrites history for this answer, it is shown as the first one.
-    for messages in (conversation.messages, conversation.messages[:1]):
-        for said in ([], turn.said):
-            shown = _shown_answer(renderer, messages, turn.answer, said, conversation.tools)
-            if shown is not None and text is None:
-                text = shown[0]
-            if shown is not None and end is None:
-                end = shown[1]
+    histories = conversation.messages, conversation.messages[:1]
+    for messages, said in product(histories, ([], turn.said)):
+        shown = _shown_answer(renderer, messages, turn.answer, said, conversation.tools)
+        if shown is not None:
+            text, end = text if text is not None else shown[0], end or shown[1]
+        if text is not None and end is not None:
+            break
     thinks = renderer.parser.reasoning_opener == "<think>"
     opened = thinks and renderer.opens_reasoning(prompt_ids)
     text = (text or "").removeprefix("<think>") if opened else text or ""

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -28,12 +27,29 @@ ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 
 
 class Server:
-    """An engine that reads each adapter from the disk, as PEFT does, perhaps not all of it."""
+    """An engine that reads each adapter from the disk, perhaps not all of it."""
 
     def __init__(self, policy: Policy, folder: Path, spoil: Spoil | None, *, late: bool) -> None:
         self.policy, self.folder, self.spoil, self.late = policy, folder, spoil, late
         self.published: list[Path] = []
-        self.model: Any = None
+        self.model = AutoModelForCausalLM.from_pretrained(
+            resolve_model("tiny"), dtype=torch.float32
+        )
+        self.base = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def apply(self, folder: Path) -> None:
+        """Add an adapter's products to the weights: ``W + alpha/r · B·A``."""
+        config = json.loads((folder / "adapter_config.json").read_text())
+        weights = load_file(next(folder.glob("*.safetensors")))
+        added = dict(self.base)
+        for name, first in weights.items():
+            if ".lora_A." in name:
+                second = weights[name.replace(".lora_A.", ".lora_B.")]
+                layer = name.removeprefix("base_model.model.").replace(".lora_A", "")
+                added[layer] = (
+                    self.base[layer] + config["lora_alpha"] / config["r"] * second @ first
+                )
+        self.model.load_state_dict(added)
 
     def publish(self) -> Probed:
         """Load the adapter, sample greedily, and compare with the trainer."""
@@ -50,14 +66,10 @@ class Server:
         save_file(weights, weights_file)
         self.published.append(folder)
         served = self.published[-2:][0] if self.late else folder
-        if self.model is None:
-            base = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32)
-            self.model = PeftModel.from_pretrained(base, served, adapter_name=served.name)
-        self.model.load_adapter(served, served.name)
-        self.model.set_adapter(served.name)
+        self.apply(served)
         ids, logprobs = [*PROMPT], []
         with torch.no_grad():
-            for _ in range(12):
+            for _ in range(4):
                 scores = self.model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
                 ids.append(int(scores.argmax()))
                 logprobs.append(float(scores[ids[-1]]))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -103,7 +102,7 @@ class Shape:
             sum(kind not in WITHOUT_CACHE for kind in kinds),
             sum(outside.values()),
             max(sizes[each] for each in passed - outside.keys()),
-            partial(_on_meta, config),
+            OnMeta(type(config), repr(config), config),
         )
 
 
@@ -120,11 +119,28 @@ def _widths(text: Any) -> tuple[int, int]:
     return queries // len(layers), keys // len(layers)
 
 
-def _on_meta(config: Any, dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM
+@dataclass(frozen=True, slots=True)
+class OnMeta:
+    """Makes a model without weights.
 
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    Two are equal where their configs are, so that what was counted of one holds for the other.
+
+    Attributes:
+        kind: The config's class.
+        settings: What it is set to.
+        config: The config.
+    """
+
+    kind: type
+    settings: str
+    config: Any = field(repr=False, compare=False)
+
+    def __call__(self, dtype: torch.dtype) -> Any:
+        """Make the model in this precision."""
+        from transformers import AutoModelForCausalLM
+
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(self.config, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True)
