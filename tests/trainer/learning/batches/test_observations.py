@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.trainer.learning.forked_samples import forked_samples
-from tests.trainer.learning.losses.test_losses_update import gradients, policy
+from tests.trainer.learning.losses.test_losses_update import gradients, policy, updated
 from tests.trainer.learning.memory.test_out_of_memory import Shortages
 from vf.traces.trace import Branch
 from vf.trainer.learning.batches.batch import Sample, collate
@@ -21,6 +21,7 @@ from vf.trainer.learning.batches.observations import observed
 from vf.trainer.learning.memory.out_of_memory import unpack
 from vf.trainer.learning.model.forward import Forward
 from vf.trainer.learning.objective import UpdateStats
+from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.watching.metrics import update_metrics
 
@@ -93,13 +94,12 @@ def test_it_adds_its_gradient_and_leaves_that_of_the_policy(kind: str, args: Any
     batch = samples()
     made = policy(**settings, observation_loss_coef=COEF)
     slopes, mean = expected_gradient(made, batch, kind)
-    without, found = gradients(policy(**settings), batch), gradients(made, batch)
+    without, plain = updated(policy(**settings), batch)
+    found, both = updated(made, batch)
     assert slopes.keys() == found.keys()
     for name, slope in slopes.items():
         gap = found[name] - without[name] - slope
         assert gap.norm() <= 1e-4 * (slope.norm() + without[name].norm()) + 1e-7, name
-    plain = policy(**settings).update(batch)
-    both = policy(**settings, observation_loss_coef=COEF).update(batch)
     count = sum(len(naive_observed(each.branch.loss_mask)) for each in batch)
     assert (both.observed_tokens, plain.observed_tokens, plain.observation_loss) == (count, 0, 0.0)
     assert both.observation_loss == pytest.approx(mean, rel=1e-5)
@@ -107,10 +107,16 @@ def test_it_adds_its_gradient_and_leaves_that_of_the_policy(kind: str, args: Any
     assert both.kl_v1 == pytest.approx(plain.kl_v1, rel=1e-6)
 
 
+@pytest.fixture(scope="module")
+def made() -> Policy:
+    return policy(max_seq_len=64, observation_loss_coef=COEF)
+
+
 @pytest.mark.parametrize("head", ["linear", "model", "whole"])
 @pytest.mark.parametrize("how", ["packed", "padded"])
-def test_it_is_at_temperature_one_however_logits_are_made(head: Any, how: Any) -> None:
-    made = policy(max_seq_len=64, observation_loss_coef=COEF)
+def test_it_is_at_temperature_one_however_logits_are_made(
+    made: Policy, head: Any, how: Any
+) -> None:
     batch = weighted(samples(), made.args)
     [micro] = made.budget.pack(batch, packed=how == "packed", share=True)
     forward = Forward(made.weights.module, how, head)

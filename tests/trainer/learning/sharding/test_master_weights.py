@@ -55,12 +55,12 @@ def test_what_nobody_needs_any_more_is_freed(use_lora: bool) -> None:
 
 
 def test_steps_below_the_rounding_of_a_weight_add_up() -> None:
-    """One Adam step of 1e-5 moves no weight above 0.01 in bfloat16, 200 of them do."""
-    made = policy(use_lora=False, learning_rate=1e-5)
+    """One Adam step of 4e-5 moves no weight above 0.02 in bfloat16, ten of them do."""
+    made = policy(use_lora=False, learning_rate=4e-5)
     large = made.weights.module.model.layers[0].mlp.up_proj.weight
     where = large.abs() > 0.02
     begin = large.detach().clone()
-    for count in range(1, 41):
+    for count in range(1, 11):
         made.update(samples(0, 2))
         if count == 1:
             assert torch.equal(large[where], begin[where])
@@ -73,7 +73,9 @@ def test_steps_below_the_rounding_of_a_weight_add_up() -> None:
         {},
         {"use_lora": False},
         {"use_lora": False, "optim": "adamw_offload"},
-        {"use_lora": False, "optim": "adamw_offload", "bf16": False},
+        pytest.param(
+            {"use_lora": False, "optim": "adamw_offload", "bf16": False}, marks=pytest.mark.slow
+        ),
         {"use_lora": False, "optim": "adamw_8bit"},
         {"load_in_4bit": True, "optim": "adamw_8bit"},
         {"load_in_4bit": True, "bf16": False},
