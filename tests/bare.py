@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+RECORDED = re.compile(r'^"?([^,"\n]*\.(?:py|so))"?,', re.MULTILINE)
 # Runs before anything else: what only extras bring cannot be imported, as if it were not there.
 BLOCK = """
 import sys
@@ -83,6 +85,9 @@ def closure(requirements: tuple[str, ...]) -> set[str]:
 @cache
 def own_modules(name: str) -> set[str]:
     """Return the top-level modules of an installed package."""
-    files = distribution(name).files or []
-    tops = {file.parts[0].split(".")[0] for file in files if file.suffix in (".py", ".so")}
+    found = distribution(name)
+    # `files` makes an object of each of the 10,000 that some packages have.
+    record = found.read_text("RECORD")
+    files = map(str, found.files or []) if record is None else RECORDED.findall(record)
+    tops = {file.split("/")[0].split(".")[0] for file in files if file.endswith((".py", ".so"))}
     return {top for top in tops if top.isidentifier()}

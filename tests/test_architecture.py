@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -211,9 +212,11 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
 
 
 def test_no_room_is_imported_by_its_top_level_name() -> None:
+    named = re.compile(rf"^\s*(from|import)\b.*(?<![\w.])({'|'.join(ROOMS)})\b", re.MULTILINE)
     assert [
         f"{label(path)}:{line} imports {name}"
         for path in EVERY_FILE
+        if named.search(path.read_text("utf-8"))  # most need not be parsed
         for line, name in imports(path)
         if name.split(".")[0] in ROOMS
     ] == []

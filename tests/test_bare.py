@@ -144,7 +144,7 @@ def test_who_loads_an_optional_package_names_an_extra_that_brings_it() -> None:
         (path, node)
         for path in FILES
         for node in nodes(path)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "load" and len(node.args) == 2
+        if isinstance(node, ast.Call) and len(node.args) == 2 and ast.unparse(node.func) == "load"
         if all(isinstance(argument, ast.Constant) for argument in node.args)
     ]
     assert len(calls) > 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,9 +31,12 @@ NEVER = {
 ONLY_WITH = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
 
 
-def pickles(source: str) -> Iterator[str]:
+MODULES = re.compile("|".join({name.partition(".")[0] for name in (*NEVER, *ONLY_WITH)}))
+
+
+def pickles(nodes: list[ast.AST]) -> Iterator[str]:
     """Yield what loads a pickle, or names what does."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{name.name}" for name in node.names if node.level == 0)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -41,8 +45,11 @@ def pickles(source: str) -> Iterator[str]:
 
 def loaded(source: str) -> list[str]:
     """Return which loads of pickles are in a source."""
-    found = [name for name in pickles(source) if name in NEVER]
-    for node in ast.walk(ast.parse(source)):
+    if not MODULES.search(source):
+        return []
+    nodes = [*ast.walk(ast.parse(source))]
+    found = [name for name in pickles(nodes) if name in NEVER]
+    for node in nodes:
         if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in ONLY_WITH:
             argument, value = ONLY_WITH[name]
             given = {word.arg: word.value for word in node.keywords}.get(argument)

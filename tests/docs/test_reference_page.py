@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 from pydantic import BaseModel
 
-from docs.make_reference_page import GROUPS, NO_BREAK, PAGE, page
+from docs.make_reference_page import GROUPS, NO_BREAK, PAGE
+from docs.make_reference_page import page as make_page
 from vf.evaluation.eval_config import EvalConfig
 from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.settings.engines import ENGINES
 from vf.trainer.settings.load_config import SYNONYMS
 from vf.trainer.sft.settings import SftConfig
+
+page = cache(make_page)
 
 
 def keys(model: type[BaseModel]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +22,14 @@ def inside(body: Callable[[UnsafeLocalSandbox], Awaitable[T]]) -> T:
             return await body(box)
 
     return asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def boxes(count: int) -> AsyncIterator[list[UnsafeLocalSandbox]]:
+    """Open so many sandboxes, for calls that wait beside each other."""
+    async with contextlib.AsyncExitStack() as stack:
+        made = [UnsafeLocalSandbox(unsafe_local=True) for _ in range(count)]
+        yield await asyncio.gather(*map(stack.enter_async_context, made))
 
 
 def running(mark: str) -> list[int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 import pytest
 
-from tests.sandbox.local_box import inside, mark, running
+from tests.sandbox.local_box import boxes, inside, mark, running
 from tests.waiting import until
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
@@ -91,36 +92,37 @@ def test_a_shell_that_ends_is_reported_as_lost_and_replaced(command: str, return
     assert (after.stdout, after.stderr) == ("fine\n", "")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "sleep MARK",
-        "while :; do :; done",
-        "f() { while :; do sleep 0.01; done; echo no; }; f",
-        "for i in 1 2 3; do sleep MARK; done",
-        "sleep MARK | cat",
-        "x=$(sleep MARK)",
-        "(sleep MARK; echo no)",
-        "setsid sleep MARK & wait",
-        "(setsid bash -c 'trap \"\" TERM INT HUP; sleep MARK' &) ; sleep MARK",
-        "read < <(sleep MARK)",
-        "trap '' INT TERM HUP; sleep MARK; sleep MARK",
-        "mkfifo p; cat p",
-    ],
-)
-def test_on_timeout_the_rest_is_skipped_and_the_state_kept(command: str) -> None:
-    async def body(box: UnsafeLocalSandbox) -> None:
-        await box.bash("kept=1")
-        lasting = command.replace("MARK", MARK)
-        result = await box.bash(f"echo partial; {lasting}; echo no; echo no", timeout=0.5)
-        assert (result.timed_out, result.returncode) == (True, 130)
-        assert result.stdout == "partial\n"
-        assert LOST not in result.stderr
-        assert running(MARK) == []
-        after = await box.bash("echo $kept; f() { echo whole; echo f; }; f")
-        assert (after.stdout, after.returncode) == ("1\nwhole\nf\n", 0)
+HANGING = [
+    "sleep MARK",
+    "while :; do :; done",
+    "f() { while :; do sleep 0.01; done; echo no; }; f",
+    "for i in 1 2 3; do sleep MARK; done",
+    "sleep MARK | cat",
+    "x=$(sleep MARK)",
+    "(sleep MARK; echo no)",
+    "setsid sleep MARK & wait",
+    "(setsid bash -c 'trap \"\" TERM INT HUP; sleep MARK' &) ; sleep MARK",
+    "read < <(sleep MARK)",
+    "trap '' INT TERM HUP; sleep MARK; sleep MARK",
+    "mkfifo p; cat p",
+]
 
-    inside(body)
+
+async def test_on_timeout_the_rest_is_skipped_and_the_state_kept() -> None:
+    async def stops(box: UnsafeLocalSandbox, number: int, command: str) -> None:
+        lasting = command.replace("MARK", mark(number))
+        result = await box.bash(f"echo partial; {lasting}; echo no; echo no", timeout=0.5)
+        assert (result.timed_out, result.returncode) == (True, 130), command
+        assert result.stdout == "partial\n", command
+        assert LOST not in result.stderr, command
+        assert running(mark(number)) == [], command
+        after = await box.bash("echo $kept; f() { echo whole; echo f; }; f")
+        assert (after.stdout, after.returncode) == ("1\nwhole\nf\n", 0), command
+
+    async with boxes(len(HANGING)) as opened:
+        await asyncio.gather(*(box.bash("kept=1") for box in opened))
+        cases = zip(opened, count(40), HANGING, strict=False)
+        await asyncio.gather(*(stops(*case) for case in cases))
 
 
 @pytest.mark.slow

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.sandbox.local_box import inside, mark, running
+from tests.sandbox.local_box import boxes, inside, mark, running
 from tests.waiting import until
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
@@ -52,30 +53,31 @@ def test_sys_exit_ends_the_call_not_the_interpreter() -> None:
     assert results[3].stdout == "1\n"
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "while True: pass",
-        "import time; print('partial'); time.sleep(10**6)",
-        "import subprocess; subprocess.run(['sleep', 'MARK'])",
-        "import subprocess; subprocess.Popen(['setsid', 'sleep', 'MARK']).wait()",
-        "import threading; threading.Event().wait()",
-        "import os; os.read(os.pipe()[0], 1)",
-    ],
-)
-def test_on_timeout_the_code_stops_and_the_state_is_kept(code: str) -> None:
-    async def body(box: UnsafeLocalSandbox) -> None:
-        await box.python("kept = 7")
-        result = await box.python(code.replace("MARK", MARK), timeout=0.5)
-        assert (result.timed_out, result.returncode) == (True, 130)
-        assert "KeyboardInterrupt" in result.stderr
-        assert "in interrupted" not in result.stderr
-        assert LOST not in result.stderr
-        assert ("partial" in code) == (result.stdout == "partial\n")
-        assert running(MARK) == []
-        assert (await box.python("kept")).stdout == "7\n"
+HANGING = [
+    "while True: pass",
+    "import time; print('partial'); time.sleep(10**6)",
+    "import subprocess; subprocess.run(['sleep', 'MARK'])",
+    "import subprocess; subprocess.Popen(['setsid', 'sleep', 'MARK']).wait()",
+    "import threading; threading.Event().wait()",
+    "import os; os.read(os.pipe()[0], 1)",
+]
 
-    inside(body)
+
+async def test_on_timeout_the_code_stops_and_the_state_is_kept() -> None:
+    async def stops(box: UnsafeLocalSandbox, number: int, code: str) -> None:
+        result = await box.python(code.replace("MARK", mark(number)), timeout=0.5)
+        assert (result.timed_out, result.returncode) == (True, 130), code
+        assert "KeyboardInterrupt" in result.stderr, code
+        assert "in interrupted" not in result.stderr, code
+        assert LOST not in result.stderr, code
+        assert ("partial" in code) == (result.stdout == "partial\n"), code
+        assert running(mark(number)) == [], code
+        assert (await box.python("kept")).stdout == "7\n", code
+
+    async with boxes(len(HANGING)) as opened:
+        await asyncio.gather(*(box.python("kept = 7") for box in opened))
+        cases = zip(opened, count(50), HANGING, strict=False)
+        await asyncio.gather(*(stops(*case) for case in cases))
 
 
 @pytest.mark.slow

@@ -35,7 +35,14 @@ open(folder + "/usercustomize.py", "w").write({REPORT.replace("0.25", "1.0")!r})
 """
 
 
-@pytest.fixture(params=["none", "folder", "sandbox", "sandboxed folder"])
+@pytest.fixture(
+    params=[
+        "none",
+        "sandboxed folder",
+        pytest.param("folder", marks=pytest.mark.slow),
+        pytest.param("sandbox", marks=pytest.mark.slow),
+    ]
+)
 def settings(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, object]:

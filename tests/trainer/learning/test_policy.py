@@ -9,6 +9,7 @@ import torch
 
 from vf.traces.trace import Branch
 from vf.trainer.learning.batches.batch import Sample
+from vf.trainer.learning.learning_rate import advice, auto_learning_rate
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
 
@@ -82,3 +83,27 @@ def test_a_step_whose_loss_is_not_finite_is_skipped() -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+def test_adams_settings_reach_the_optimizer() -> None:
+    made = Policy(
+        "tiny", TrainerArgs(betas=[0.8, 0.99], eps=1e-6, weight_decay=0.3, learning_rate="auto")
+    )
+    [settings] = made.optimizer.param_groups
+    assert settings["betas"] == (0.8, 0.99)
+    assert (settings["eps"], settings["weight_decay"]) == (1e-6, 0.3)
+    assert made.learning_rate == pytest.approx(1e-5 * 4096 / 144)
+
+
+def test_the_rule_for_the_learning_rate() -> None:
+    full = TrainerArgs(use_lora=False, learning_rate="auto")
+    assert auto_learning_rate(full, 4096) == pytest.approx(1e-6)
+    assert auto_learning_rate(full, 1024) == pytest.approx(4e-6)
+    lora = TrainerArgs(batch_size=256, lora_alpha=64)
+    assert auto_learning_rate(lora, 4096) == pytest.approx(10 * 2 / 2 * 1e-6)
+    assert advice(full, 64) is None
+    assert advice(TrainerArgs(learning_rate=1e-5), 4096) is None
+    high = advice(TrainerArgs(learning_rate=1e-3), 4096) or ""
+    assert "100 times what" in high
+    assert "lower it, or take more rollouts" in high
+    assert "raise it" in (advice(TrainerArgs(learning_rate=1e-7), 4096) or "")

@@ -17,7 +17,6 @@ from vf.traces.task import Task
 from vf.traces.trace import Branch, Score, Trace
 from vf.trainer.learning.batches.batch import Sample, build_samples, micro_batches
 from vf.trainer.learning.batches.normalisation import Totals, scale, weighted
-from vf.trainer.learning.learning_rate import advice, auto_learning_rate
 from vf.trainer.learning.losses.custom_loss import load_loss
 from vf.trainer.learning.losses.policy_gradient import LossArrays, TokenLosses, build_loss
 from vf.trainer.learning.objective import UpdateStats
@@ -26,6 +25,7 @@ from vf.trainer.run.group import Group
 from vf.trainer.saving.checkpoint import Progress, load_checkpoint, save_checkpoint
 from vf.trainer.settings.config import TrainerArgs
 
+COPY: dict[str, Any] = {"use_lora": False, "reference_model": "tiny"}
 SHORT: dict[str, Any] = {"max_seq_len": 32, "max_prompt_len": 16, "max_grad_norm": 1e9}
 
 
@@ -243,7 +243,7 @@ def test_asking_the_reference_leaves_the_adapter_as_it_was() -> None:
 
 
 def test_a_frozen_copy_is_the_reference_of_a_full_fine_tune() -> None:
-    made = policy(use_lora=False, kl_penalty_coef=0.1, reference_model="tiny", learning_rate=1e-3)
+    made = policy(**COPY, kl_penalty_coef=0.1, learning_rate=1e-3)
     first, second = made.update(samples()), made.update(samples())
     assert first.kl_reference_v3 == pytest.approx(0.0, abs=1e-9)
     assert second.kl_reference_v3 > 1e-6
@@ -254,9 +254,9 @@ def test_a_frozen_copy_is_the_reference_of_a_full_fine_tune() -> None:
     ("args", "rate"),
     [
         ({}, 1.0),
-        ({"use_lora": False, "reference_model": "tiny"}, 0.5),
+        (COPY, 0.5),
         pytest.param({}, 0.5, marks=pytest.mark.slow),
-        pytest.param({"use_lora": False, "reference_model": "tiny"}, 1.0, marks=pytest.mark.slow),
+        pytest.param(COPY, 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_the_reference_follows_and_a_resumed_one_is_the_same(
@@ -386,25 +386,3 @@ def test_lora_by_intent(args: dict[str, Any], adapted: set[str]) -> None:
     names = [name for name, p in made.model.named_parameters() if p.requires_grad]
     assert {name.split(".lora_")[0].rpartition(".")[2] for name in names} == adapted
     assert made.update(samples()).grad_norm > 0.0
-
-
-def test_adams_settings_reach_the_optimizer() -> None:
-    made = policy(betas=[0.8, 0.99], eps=1e-6, weight_decay=0.3, learning_rate="auto")
-    [settings] = made.optimizer.param_groups
-    assert settings["betas"] == (0.8, 0.99)
-    assert (settings["eps"], settings["weight_decay"]) == (1e-6, 0.3)
-    assert made.learning_rate == pytest.approx(1e-5 * 4096 / 144)
-
-
-def test_the_rule_for_the_learning_rate() -> None:
-    full = TrainerArgs(use_lora=False, learning_rate="auto")
-    assert auto_learning_rate(full, 4096) == pytest.approx(1e-6)
-    assert auto_learning_rate(full, 1024) == pytest.approx(4e-6)
-    lora = TrainerArgs(batch_size=256, lora_alpha=64)
-    assert auto_learning_rate(lora, 4096) == pytest.approx(10 * 2 / 2 * 1e-6)
-    assert advice(full, 64) is None
-    assert advice(TrainerArgs(learning_rate=1e-5), 4096) is None
-    high = advice(TrainerArgs(learning_rate=1e-3), 4096) or ""
-    assert "100 times what" in high
-    assert "lower it, or take more rollouts" in high
-    assert "raise it" in (advice(TrainerArgs(learning_rate=1e-7), 4096) or "")
