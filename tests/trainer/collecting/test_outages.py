@@ -114,8 +114,9 @@ def essence(trace: vf.Trace) -> tuple[Any, ...]:
     return trace.task.id, trace.seed, tuple(message.content for message in trace.messages)
 
 
-@pytest.mark.parametrize("crashes", [{0}, {5}, {9}, {3, 12, 20}])
-@pytest.mark.parametrize("max_concurrent", [64, 3])
+@pytest.mark.parametrize(
+    ("crashes", "max_concurrent"), [({0}, 64), ({3, 12, 20}, 64), ({5}, 3), ({9}, 3)]
+)
 def test_a_step_with_outages_ends_as_one_without(crashes: set[int], max_concurrent: int) -> None:
     calm, _ = collect(Server(set()))
     server = Server(set(crashes))

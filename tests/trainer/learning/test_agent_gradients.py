@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from itertools import product
@@ -158,7 +159,7 @@ def test_an_agents_episode_is_the_native_one() -> None:
     ]
 
 
-PLAYS = {
+PLAYS: dict[str, tuple[Callable[[], Trace], int]] = {
     "one conversation": (agents, 1),
     "three": (partial(agents, leaves=True), 3),
     "summaries": (summarised, 3),
