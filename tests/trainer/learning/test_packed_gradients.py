@@ -26,7 +26,9 @@ FULL: dict[str, dict[str, Any]] = {
     "all terms": {"entropy_coef": 0.01, "loss_fn": "ppo", "temperature": 1.3},
     "rows": {"micro_batch_size": 2},
 }
-CASES = [(True, name) for name in LORA] + [(False, name) for name in ("all terms", "rows")]
+CASES: list[Any] = [(True, name) for name in LORA] + [
+    (False, name) for name in ("all terms", "rows")
+]
 CASES += [pytest.param(False, "plain", marks=pytest.mark.slow)]
 WAYS: tuple[dict[str, Any], ...] = (
     {"packing": False},
