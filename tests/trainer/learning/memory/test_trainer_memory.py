@@ -157,6 +157,16 @@ def test_an_adapter_has_as_many_parameters_as_predicted(changes: dict[str, Any])
     assert trained_parameters(shape, args) == trained
 
 
+def test_equal_models_are_counted_once_and_others_anew() -> None:
+    args, found = TrainerArgs(lora_rank=8), []
+    for layers in (2, 2, 3):
+        config = LlamaConfig(**{**SHAPES["wide"], "num_hidden_layers": layers})
+        with torch.device("meta"):
+            found.append(Shape.of(config, AutoModelForCausalLM.from_config(config)).kept(args))
+    assert found[0] is found[1]
+    assert [len(each.layers) for each in found] == [2, 2, 3]
+
+
 def test_what_is_there_beside_the_step_counts() -> None:
     shape = shape_of("deep")
     usual = predict(shape, TrainerArgs(), 1000)
