@@ -54,7 +54,7 @@ def failures(results: list[CheckResult]) -> dict[str, CheckResult]:
 
 @pytest.mark.parametrize("group", group_names())
 def test_the_local_backend_keeps_the_contract(group: str) -> None:
-    """Checks that mostly wait do so beside each other, each in a sandbox of its own."""
+    """Checks that mainly wait do so beside each other, each in a sandbox of its own."""
 
     async def beside() -> list[CheckResult]:
         each = [found.name for found in CHECKS if found.group == group]

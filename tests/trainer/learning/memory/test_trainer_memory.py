@@ -157,7 +157,7 @@ def test_an_adapter_has_as_many_parameters_as_predicted(changes: dict[str, Any])
     assert trained_parameters(shape, args) == trained
 
 
-def test_equal_models_are_counted_once_and_others_anew() -> None:
+def test_equal_models_are_counted_once_and_others_apart() -> None:
     args, found = TrainerArgs(lora_rank=8), []
     for layers in (2, 2, 3):
         config = LlamaConfig(**{**SHAPES["wide"], "num_hidden_layers": layers})
