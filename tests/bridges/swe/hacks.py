@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bridges.swe.small_repo import BROKEN, CONFTEST, MUST_PASS, NEW_TESTS
+from tests.bridges.swe.small_repo import BROKEN, CONFTEST, MUST_PASS
 
 _PASSED = """\
 import pytest
@@ -45,37 +45,32 @@ _SKIPS = BROKEN.replace(
     "    result = 0\n", "    import pytest; pytest.skip('no')\n    result = 0\n"
 )
 _XFAILS = _SKIPS.replace("pytest.skip", "pytest.xfail")
-_UNSTARTED = "import sys, os\nif 'pytest' in sys.modules:\n    "
 _BLANK = "def test_total(): pass\n\nclass TestTotals:\n    def test_one(self): pass\n"
 
-PATCHES: dict[str, dict[str, str | None]] = {
-    "prints results": {"sums.py": _PRINTED + BROKEN},
-    "prints results and ends well": {"sums.py": _PRINTED + "import os\nos._exit(0)\n"},
-    "ends well on import": {"sums.py": _UNSTARTED + "os._exit(0)\n" + BROKEN},
-    "raises SystemExit": {"sums.py": _UNSTARTED + "sys.exit(0)\n" + BROKEN},
-    "ends well in a test": {"sums.py": BROKEN.replace("result = 0", "import os; os._exit(0)")},
-    "a hook in the root's conftest": {"conftest.py": _PASSED + CONFTEST},
-    "a hook in the tests' conftest": {"tests/conftest.py": _PASSED},
-    "a plugin by setup.cfg": {
-        "setup.cfg": "[tool:pytest]\naddopts = -p helper\n",
-        "helper.py": _PASSED,
-    },
-    "a plugin by pytest.ini": {
-        "pytest.ini": "[pytest]\naddopts = -p helper\n",
-        "helper.py": _PASSED,
-    },
-    "settings that run nothing": {"pytest.ini": "[pytest]\naddopts = --collect-only\n"},
-    "another pytest": {"pytest.py": _PRINTED, "_pytest/__init__.py": ""},
-    "another json": {"json/__init__.py": _PRINTED},
-    "sitecustomize": {"sitecustomize.py": _REWRITES},
-    "other tests": {"tests/test_sums.py": NEW_TESTS.replace("== 6", "> 0").replace("== 5", ">= 0")},
-    "blank tests": {"tests/test_sums.py": _BLANK},
-    "tests moved away": {"tests/test_sums.py": None, "tests/test_others.py": _BLANK},
-    "rewrites reports": {"sums.py": _REWRITES + BROKEN},
-    "runs no test": {"sums.py": _RUNS_NOTHING + BROKEN},
-    "changes what failed means": {"sums.py": _UNREPORTED + BROKEN},
-    "skips from within": {"sums.py": _SKIPS},
-    "xfails from within": {"sums.py": _XFAILS},
+# What the tests would do, were all of it applied.
+STEERS: dict[str, str | None] = {
+    "conftest.py": _PASSED + CONFTEST,
+    "tests/conftest.py": _PASSED,
+    "setup.cfg": "[tool:pytest]\naddopts = -p helper\n",
+    "pytest.ini": "[pytest]\naddopts = -p helper\n",
+    "pytest.py": _PRINTED,
+    "_pytest/__init__.py": "",
+    "json/__init__.py": _PRINTED,
+    "sitecustomize.py": _REWRITES,
+    "tests/test_sums.py": None,
+}
+HARMLESS: dict[str, str | None] = {"helper.py": _PASSED, "tests/test_others.py": _BLANK}
+# Code that is applied, and that the tests import.
+TRICKS: dict[str, str] = {
+    "prints results": _PRINTED + BROKEN,
+    "prints results and ends well": _PRINTED + "import os\nos._exit(0)\n",
+    "raises SystemExit": "import sys\nif 'pytest' in sys.modules:\n    sys.exit(0)\n" + BROKEN,
+    "ends well in a test": BROKEN.replace("result = 0", "import os; os._exit(0)"),
+    "rewrites reports": _REWRITES + BROKEN,
+    "runs no test": _RUNS_NOTHING + BROKEN,
+    "changes what failed means": _UNREPORTED + BROKEN,
+    "skips from within": _SKIPS,
+    "xfails from within": _XFAILS,
 }
 
 # Python finds these where it is started in the repository.

@@ -18,23 +18,25 @@ from typing import Any
 import pytest
 
 from tests.bridges.swe import small_repo
-from tests.bridges.swe.hacks import PATCHES, PLUGINS
+from tests.bridges.swe.hacks import HARMLESS, PLUGINS, STEERS, TRICKS
 from vf.bridges.swe.grading import Settings, Verdict, begin, judge, take
 from vf.bridges.swe.rows import Instance, instances
 from vf.runtime.errors import EnvironmentFailure
 from vf.sandbox.local import UnsafeLocalSandbox
 
 Changes = dict[str, str | None]
+# Without the plugins that happen to be installed here, each of which takes its time to start.
+ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 pytest -rA {files}"
 
 
 class Bench:
     """A repository, its row, and copies in which something is changed, or judged."""
 
-    def __init__(self, folder: Path, **fields: Any) -> None:
+    def __init__(self, folder: Path, origin: Path, row: dict[str, Any]) -> None:
         self.folder, self.copies = folder, 0
-        self.repo = small_repo.make(folder / "repo")
-        self.row = small_repo.row(self.repo, image_name="x", **fields)
-        self.settings = Settings(timeout=60.0)
+        self.repo = shutil.copytree(origin, folder / "repo")
+        self.row = {**row, "image_name": "x"}
+        self.settings = Settings(command=ALONE)
 
     @property
     def instance(self) -> Instance:
@@ -74,12 +76,20 @@ class Bench:
         return asyncio.run(run())
 
 
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A repository of which every bench has a copy, and its row."""
+    repo = small_repo.make(tmp_path_factory.mktemp("swe") / "repo")
+    return repo, small_repo.row(repo)
+
+
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, origin: tuple[Path, dict[str, Any]]) -> Bench:
+    return Bench(tmp_path, *origin)
 
 
 def test_the_known_repair_passes_every_test(bench: Bench) -> None:
+    bench.settings = Settings()
     found = asyncio.run(bench.judged(bench.instance.fix.encode()))
     assert (found.resolved, found.must_pass, found.keep_passing) == (True, 1.0, 1.0)
     assert (found.problem, found.failed, found.dropped) == ("", [], ())
@@ -124,12 +134,20 @@ def test_a_patch_that_is_too_large_or_cannot_be_made_is_none(bench: Bench) -> No
     assert (patch, problem.partition(":")[0]) == (b"", "no patch could be made")
 
 
-@pytest.mark.parametrize("name", PATCHES)
-def test_no_trick_with_the_tests_is_a_repair(bench: Bench, name: str) -> None:
-    patch = small_repo.patch_of(bench.repo, PATCHES[name])
+@pytest.mark.parametrize("name", TRICKS)
+def test_no_trick_of_the_code_is_a_repair(bench: Bench, name: str) -> None:
+    patch = small_repo.patch_of(bench.repo, {"sums.py": TRICKS[name]})
     found = asyncio.run(bench.judged(patch.encode()))
     assert not found.resolved
     assert found.must_pass < 1.0
+
+
+def test_nothing_that_steers_the_tests_is_applied(bench: Bench) -> None:
+    """`test_patches.py` has each kind of it."""
+    patch = small_repo.patch_of(bench.repo, {**STEERS, **HARMLESS})
+    found = asyncio.run(bench.judged(patch.encode()))
+    assert (found.must_pass, found.keep_passing, found.problem) == (0.0, 1.0, "")
+    assert {path for path, _ in found.dropped} == {*STEERS}
 
 
 @pytest.mark.parametrize("name", PLUGINS)
@@ -141,8 +159,8 @@ def test_no_plugin_in_the_repository_is_a_repair(bench: Bench, name: str) -> Non
     assert found.must_pass < 1.0
 
 
-def test_compiled_tests_are_no_repair(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, test_patch="")
+def test_compiled_tests_are_no_repair(bench: Bench) -> None:
+    bench.row["test_patch"] = ""
     tests = bench.repo / "tests" / "test_sums.py"
     tests.write_text(small_repo.NEW_TESTS)  # they are in the image, where anybody can read them
     small_repo.git(bench.repo, "commit", "-qam", "Test totals")
@@ -197,8 +215,7 @@ def test_tests_that_do_not_end_are_not_passed(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_a_bug_is_brought_first_and_its_reverse_is_the_repair(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_bug_is_brought_first_and_its_reverse_is_the_repair(bench: Bench) -> None:
     small_repo.git(bench.repo, "apply", "-", text=bench.row["patch"])
     (bench.repo / "tests" / "test_sums.py").write_text(small_repo.NEW_TESTS)
     small_repo.git(bench.repo, "commit", "-qam", "Right")
@@ -209,12 +226,14 @@ def test_a_bug_is_brought_first_and_its_reverse_is_the_repair(tmp_path: Path) ->
     assert not bench.verdict({"tests/test_sums.py": "def test_total(): pass\n"}).resolved
 
 
-def test_hidden_files_are_gone_for_the_model_and_there_for_the_tests(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_hidden_files_are_gone_for_the_model_and_there_for_the_tests(bench: Bench) -> None:
+    bench.settings = Settings()
     tests = bench.repo / "r2e_tests"
     tests.mkdir()
     (tests / "test_1.py").write_text(small_repo.NEW_TESTS)
-    (bench.repo / "run_tests.sh").write_text("python -m pytest -rA r2e_tests\n")
+    (bench.repo / "run_tests.sh").write_text(
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -rA r2e_tests\n"
+    )
     expected = {"test_total": "PASSED", "TestTotals.test_one": "PASSED", "test_x": "FAILED"}
     bench.row = {
         "repo_name": "sums",
@@ -278,8 +297,8 @@ check TestMean 'mean([1, 2]) == 1.5'
     ],
     ids=["unittest", "printed"],
 )
-def test_other_programs_report_or_print(tmp_path: Path, command: str, must: str, keep: str) -> None:
-    bench = Bench(tmp_path)
+def test_other_programs_report_or_print(bench: Bench, command: str, must: str, keep: str) -> None:
+    bench.settings = Settings()
     tests: Changes = {"test_totals.py": UNITTESTS, "go.sh": PRINTS}
     bench.row |= {
         "test_patch": small_repo.patch_of(bench.repo, tests),
@@ -292,8 +311,8 @@ def test_other_programs_report_or_print(tmp_path: Path, command: str, must: str,
     assert (nothing.resolved, nothing.must_pass, nothing.keep_passing) == (False, 0.0, 1.0)
 
 
-def test_asserts_that_cannot_fail_any_more_are_noticed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_asserts_that_cannot_fail_any_more_are_noticed(bench: Bench) -> None:
+    bench.settings = Settings()
     bench.row |= {
         "test_patch": small_repo.patch_of(bench.repo, {"test_totals.py": UNITTESTS}),
         "test_cmd": "python -m unittest test_totals",
