@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +166,13 @@ Each is tested with a byte-level tokenizer that has the tokens it writes.
 """
 
 
+@cache
 def templates() -> dict[str, str]:
     """Return the templates by name."""
-    import trl
-
-    folder = Path(trl.__file__).parent / "chat_templates"
+    found = find_spec("trl")
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent / "chat_templates"
     return {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.jinja"))}
 
 

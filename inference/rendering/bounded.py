@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def try_out(template: str) -> None:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TRIAL, json.dumps(sys.path)],
+            [sys.executable, "-S", "-c", _TRIAL, str(TRIAL_SECONDS), json.dumps(sys.path)],
             input=template.encode("utf-8", "replace"),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -135,17 +136,19 @@ class _Alarm:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._due: dict[object, tuple[float, Callable[[], None]]] = {}
-        self._running = False
+        self._wakes: float | None = None  # when the thread looks again; None while there is none
 
     def at(self, when: float, action: Callable[[], None]) -> Callable[[], None]:
         """Call an action at a time, unless what is returned is called before."""
         key = object()
         with self._changed:
             self._due[key] = when, action
-            if not self._running:
-                self._running = True
+            if self._wakes is None:
+                self._wakes = when
                 threading.Thread(target=self._run, name="vf-templates", daemon=True).start()
-            self._changed.notify()
+            elif when < self._wakes:  # else it is not woken: that takes longer than most renderings
+                self._wakes = when
+                self._changed.notify()
         return lambda: self._drop(key)
 
     def _drop(self, key: object) -> None:
@@ -157,11 +160,21 @@ class _Alarm:
             while self._due:
                 key, (when, action) = min(self._due.items(), key=lambda item: item[1][0])
                 if (left := when - time.monotonic()) > 0:
+                    self._wakes = when
                     self._changed.wait(left)
                 else:
                     del self._due[key]
                     action()
-            self._running = False
+            self._wakes = None
 
 
 _ALARM = _Alarm()
+
+
+def _forget() -> None:
+    """Begin anew in a process that was forked, which has no thread but one."""
+    global _ALARM
+    _ALARM = _Alarm()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,7 +1,7 @@
 """Render an unknown chat template once, in a process that exists for that alone.
 
-``python -m vf.inference.rendering.trial_render`` reads a template from its input, and renders a few
-typical conversations within limits of memory and processor time. What the template refuses is not
+``python -m vf.inference.rendering.trial_render SECONDS`` reads a template from its input, and renders
+a few typical conversations within limits of memory and processor time. What the template refuses is not
 counted: whoever uses it learns of that.
 """
 
@@ -58,7 +58,8 @@ def main() -> int:
     """Render what comes in; return the exit code."""
     template = sys.stdin.read()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    seconds = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         render_all(template)

@@ -29,19 +29,20 @@ def load(template: str) -> Renderer:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (ENDLESS, "a short conversation takes more than 5 s"),
+        (ENDLESS, "a short conversation takes more than 1 s"),
         ("{{ 'x'.center(2000000000) }}", "takes more than 1 GiB"),
-        ("{{ '%2000000000d' | format(1) }}", "takes more than 1 GiB"),
-        ("{{ 'x' | center(2000000000) }}", "takes more than 1 GiB"),
-        ("{{ range(99999) | join('x' * 9999 * 9) }}", "takes more than 1 GiB"),
         (DOUBLING, "takes more than 1 GiB"),
         ("{{ 'x' * 20000000000 }}", "line 1 multiplies by more than 10,000"),
         ("{{ 20000000000 * 'x' }}", "line 1 multiplies by more than 10,000"),
         ("{{ 10 ** 10 ** 10 }}", "line 1 multiplies by more than 10,000"),
-        ("{{ ('x' * 9999) * 9999 }}", "writes 99,98"),
+        ("{{ ('x' * 9999) * 2000 }}", "writes 19,99"),
     ],
 )
-def test_a_template_that_takes_too_much_is_refused(more: str, why: str) -> None:
+def test_a_template_that_takes_too_much_is_refused(
+    more: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if more == ENDLESS:
+        monkeypatch.setattr(bounded, "TRIAL_SECONDS", 1)
     with pytest.raises(ConfigError, match=why):
         load(more + FINE)
 

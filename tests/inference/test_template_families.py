@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -59,6 +60,14 @@ NO_TOOLS = {
 NASTY = ["", " \n", "naïve 日本 🙂", "{{ messages }}", "vfmarkervf vfnextvf", "</think><tool_call>"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def untried() -> Iterator[None]:
+    """Trust these templates: each trial is a process, and `test_hostile_templates.py` has those."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vf.inference.rendering.chat_template.try_out", lambda template: None)
+        yield
+
+
 def held(
     renderer: Renderer, turns: list[ScriptedTurn], samples: list[list[int]] | None = None
 ) -> tuple[Conversation, list[list[int]], list[list[int]]]:
@@ -95,7 +104,7 @@ def test_all_that_a_template_can_express_keeps_the_context_growing(name: str) ->
 
 
 @pytest.mark.parametrize("name", VARIED)
-@settings(deadline=None, max_examples=4)
+@settings(deadline=None, max_examples=2)
 @given(seed=st.integers(0, 2**32))
 def test_every_prompt_begins_with_all_that_came_before(name: str, seed: int) -> None:
     shown, rng = renderer(name), random.Random(seed)
