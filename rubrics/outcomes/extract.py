@@ -43,9 +43,10 @@ def marked(marker: str = "Answer:", *, ignore_case: bool = False) -> Extract:
     wanted = marker.lower() if ignore_case else marker
 
     def marked(text: str) -> list[str]:
-        # Lower case can be longer (U+0130): then places would not be the text's own.
-        searched = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
-        starts = _places(searched if ignore_case else text, wanted)
+        searched = text.lower() if ignore_case else text
+        if len(searched) != len(text):  # U+0130 gets longer: places would not be the text's own
+            searched = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+        starts = _places(searched, wanted)
         ends = [*(start - len(marker) for start in starts[1:]), len(text)][: len(starts)]
         stated = []
         for start, end in zip(starts, ends, strict=True):

@@ -38,7 +38,9 @@ SUITE = [agent.name for agent in hackers(Trap(Path("marker"), Path("sign")))]
 TOWNS = ("Aldor", "Brenn", "Corval", "Dunmere", "Estrel", "Farrow", "Galdin", "Hestia", "Ilmen")
 RIVERS = ("Tavo", "Ursk", "Velm", "Wyr", "Xanth", "Yss", "Zoll", "Ambra", "Bior")
 
-Reported = Callable[[str], Report]
+FEW = 4  # tasks of an environment, where not all checks are looked at
+
+Reported = Callable[[str, int], Report]
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -65,16 +67,20 @@ def towns(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reported]:
-    """Validates an environment, once."""
-    reports: dict[str, Report] = {}
+    """Validates an environment with some of its tasks, once."""
+    reports: dict[tuple[str, int], Report] = {}
     folder = tmp_path_factory.mktemp("bundled")
-    args = {"wiki-qa": towns(folder)}
+    args: dict[str, dict[str, Any]] = {
+        "wiki-qa": towns(folder),
+        "geo-qa": {"num_train": 60, "num_eval": 60},
+        "support-desk": {"num_train": 60, "num_eval": 60},
+    }
 
-    def report(name: str) -> Report:
-        if name not in reports:
+    def report(name: str, tasks: int) -> Report:
+        if (name, tasks) not in reports:
             first, again = (vf.make(name, **args.get(name, {})) for _ in range(2))
-            reports[name] = asyncio.run(validate(first, again=again, tasks=TASKS[name]))
-        return reports[name]
+            reports[name, tasks] = asyncio.run(validate(first, again=again, tasks=tasks))
+        return reports[name, tasks]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -104,19 +110,26 @@ def test_it_passes_every_check(name: str, reported: Reported) -> None:
     expected = dict.fromkeys(CHECKS, "ok")
     if name in NO_TEXT_TO_LEAK:
         expected["leaks"] = "skipped"
-    assert {f.check: f.status for f in reported(name).findings} == expected
+    report = reported(name, TASKS[name])
+    assert {f.check: f.status for f in report.findings} == expected
+    assert_no_hacker_gains(report, TASKS[name])
 
 
 def test_no_hacker_is_paid_more_than_a_guess(name: str, reported: Reported) -> None:
-    results = {agent.name: agent for agent in reported(name).agents}
+    few = min(FEW, TASKS[name])
+    assert_no_hacker_gains(reported(name, few), few)
+
+
+def assert_no_hacker_gains(report: Report, tasks: int) -> None:
+    results = {agent.name: agent for agent in report.agents}
     assert results["oracle"].mean == 1.0
     for hacker in SUITE:
         assert results[hacker].mean <= results["guess"].mean + 0.1, hacker
-        assert len(results[hacker].scored) == TASKS[name], hacker
+        assert len(results[hacker].scored) == tasks, hacker
 
 
 def test_the_hackers_of_support_desk_are_tried_and_earn_nothing(reported: Reported) -> None:
-    results = {agent.name: agent for agent in reported("support-desk").agents}
+    results = {agent.name: agent for agent in reported("support-desk", FEW).agents}
     desk = vf.make("support-desk")
     names = [*hackers_of(desk, next(iter(desk.tasks("eval"))))]
     assert len(names) > 10
@@ -126,10 +139,10 @@ def test_the_hackers_of_support_desk_are_tried_and_earn_nothing(reported: Report
 @pytest.mark.parametrize("operations", [1, 4])
 def test_the_calculators_oracle_solves_whatever_it_draws(operations: int) -> None:
     environment = vf.make("calculator", max_operations=operations)
-    found = asyncio.run(validate(environment, tasks=40, allow=["leaks"]))
+    found = asyncio.run(validate(environment, tasks=12, allow=["leaks"]))
     assert found.finding("oracle").status == "ok"
 
 
 def test_partial_credit_is_no_gift() -> None:
-    found = asyncio.run(validate(vf.make("reverse-text", partial_credit=True), tasks=20))
+    found = asyncio.run(validate(vf.make("reverse-text", partial_credit=True)))
     assert found.passed
