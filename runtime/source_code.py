@@ -49,8 +49,15 @@ def source_of(fn: FunctionType, without: Collection[str] = ()) -> Source | None:
     """
     code = fn.__code__
     linecache.checkcache(code.co_filename)
-    lines = linecache.getlines(code.co_filename, fn.__globals__)
-    nodes = _nodes("".join(lines)).get(code.co_firstlineno, ())
+    text = "".join(linecache.getlines(code.co_filename, fn.__globals__))
+    known, key = _sources(text), (id(code), frozenset(without))
+    if key not in known:
+        known[key] = code, _source(code, text, without)
+    return known[key][1]
+
+
+def _source(code: CodeType, text: str, without: Collection[str]) -> Source | None:
+    nodes = _nodes(text).get(code.co_firstlineno, ())
     found = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
     if len(found) > 1:
         found = _at_its_place(found, code) or found
@@ -73,13 +80,7 @@ def fields_of(kind: type) -> Source | None:
         return None
     file = str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
     linecache.checkcache(file)
-    fields = [
-        statement
-        for node in _outside_expressions(_tree("".join(linecache.getlines(file))))
-        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign)
-    ]
+    fields = _fields("".join(linecache.getlines(file))).get(kind.__name__, [])
     names = {name for field in fields for name in _names(field)}
     return Source("\n".join(map(ast.unparse, fields)), tuple(sorted(names)))
 
@@ -118,6 +119,12 @@ def _instructions(code: CodeType) -> str:
     return f"{code.co_code.hex()} {code.co_names} {constants!r}"
 
 
+@lru_cache(maxsize=256)
+def _sources(text: str) -> dict[tuple[int, frozenset[str]], tuple[CodeType, Source | None]]:
+    """Return what is known of a file's functions; held with their code, whose id says which."""
+    return {}
+
+
 @lru_cache(maxsize=64)
 def _nodes(text: str) -> dict[int, list[ast.AST]]:
     """Return the functions of a file by the line that Python says they begin on."""
@@ -136,6 +143,17 @@ def _tree(text: str) -> ast.AST:
         return ast.parse(text)
     except (SyntaxError, ValueError):
         return ast.Module([], [])
+
+
+@lru_cache(maxsize=64)
+def _fields(text: str) -> dict[str, list[ast.AnnAssign]]:
+    """Return the annotated attributes of a file's classes, by their names."""
+    found: dict[str, list[ast.AnnAssign]] = {}
+    for node in _outside_expressions(_tree(text)):
+        if isinstance(node, ast.ClassDef):
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+            found.setdefault(node.name, []).extend(fields)
+    return found
 
 
 def _at_its_place(lambdas: list[ast.AST], code: CodeType) -> list[ast.AST]:
