@@ -15,7 +15,12 @@ from vf.traces import view
 from vf.traces.trace import StopReason
 from vf.trainer.commands.main import main
 
-SIZE = ("--tasks", "6", "-c", "3", "--output", "out")
+SIZE = ("--tasks", "3", "-c", "3", "--output", "out")
+# One of each kind; `tests/inference/providers/test_readers.py` reads what each provider says.
+QUICK = {"openai", "gemini", "anthropic", "mistral", "vllm", "gateway"}
+NAMES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PROVIDERS
+]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +30,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("vf.inference.patience.pause", lambda backoff, attempt: 0.0)
 
 
-@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_evaluation_with_tools_ends_with_the_right_rewards(name: str, capsys: Any) -> None:
     provider = PROVIDERS[name]
     fake = Fake(provider, first=[*provider.fails, *BROKEN_OFF[:1]])
@@ -33,7 +38,7 @@ def test_an_evaluation_with_tools_ends_with_the_right_rewards(name: str, capsys:
         code, _, err = call(capsys, "calculator", "-m", "m", "-b", url, *SIZE)
     assert code == 0, err
     found = results(Path("out"))
-    assert (found["scored"], found["reward"]["mean"]) == (6, 1.0)
+    assert (found["scored"], found["reward"]["mean"]) == (3, 1.0)
     for trace in traces(Path("out")):
         assert {event.kind for event in trace.tool_events} == {"ok"}
         ids = [each.id for message in trace.messages for each in message.tool_calls]
@@ -43,12 +48,12 @@ def test_an_evaluation_with_tools_ends_with_the_right_rewards(name: str, capsys:
         assert all(thought) == provider.thinks
 
 
-@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_context_that_is_full_after_good_turns_is_a_truncation(name: str, capsys: Any) -> None:
     with standing(Fake(PROVIDERS[name], turns=1)) as url:
         code, _, err = call(capsys, "calculator", "-m", "m", "-b", url, *SIZE)
     assert code == 0, err
-    assert results(Path("out"))["scored"] == 6
+    assert results(Path("out"))["scored"] == 3
     for trace in traces(Path("out")):
         assert (trace.stop_reason, trace.reward) == (StopReason.MAX_SEQ_LEN, 0.0)
 
@@ -134,10 +139,10 @@ def test_how_answers_ended_is_in_trace_table_and_page(
     with standing(lambda request: (200, body)) as url:
         code, out, err = call(capsys, "reverse-text", "-m", "m", "-b", url, *SIZE)
     assert code == 0, err
-    assert f"6 of 6 answers: {shown}" in out
+    assert f"3 of 3 answers: {shown}" in out
     kinds = {"refusal": "refusal", "model_length": "length"}
     kind = kinds.get(reason, "content_filter")
-    assert results(Path("out"))["finish_reasons"] == {kind: 6}
+    assert results(Path("out"))["finish_reasons"] == {kind: 3}
     for trace in traces(Path("out")):
         assert (trace.turns[0].finish_reason, trace.reward) == (kind, 0.0)
     assert main(["view", "out", "--plain"]) == 0
