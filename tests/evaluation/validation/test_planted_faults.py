@@ -23,8 +23,11 @@ from vf.runtime.errors import ConfigError
 from vf.sandbox.container.opening import open_container
 
 
+TASKS = 4
+
+
 def validated(environment: vf.Environment, **settings: Any) -> Report:
-    return asyncio.run(validate(environment, **settings))
+    return asyncio.run(validate(environment, **{"tasks": TASKS, **settings}))
 
 
 def failures(report: Report) -> list[str]:
@@ -41,7 +44,7 @@ def test_an_environment_without_a_fault_passes_every_check(environment: vf.Envir
     assert {f.check: f.status for f in report.findings} == dict.fromkeys(CHECKS, "ok")
     assert report.passed
     assert report.form == "Answer: {}"
-    assert rewards(report, "oracle") == [1.0] * 8
+    assert rewards(report, "oracle") == [1.0] * TASKS
 
 
 @pytest.mark.parametrize(
@@ -50,12 +53,12 @@ def test_an_environment_without_a_fault_passes_every_check(environment: vf.Envir
 def test_where_a_guess_may_be_right_nothing_is_wrong(
     environment: vf.Environment, chance: float
 ) -> None:
-    report = validated(environment, tasks=40)
+    report = validated(environment, tasks=20)
     assert failures(report) == []
     guesses = [reward for reward in rewards(report, "guess") if reward is not None]
-    assert sum(guesses) / 40 == pytest.approx(chance, abs=0.2)
+    assert sum(guesses) / 20 == pytest.approx(chance, abs=0.2)
     for hedge in ("list-in-one", "list-all"):
-        assert rewards(report, hedge) == [0.0] * 40
+        assert rewards(report, hedge) == [0.0] * 20
 
 
 class Few(faulty.Sums):
@@ -94,7 +97,7 @@ class Hacked(faulty.Sums):
 def test_a_hacker_of_the_authors_own_that_is_paid() -> None:
     report = validated(Hacked())
     assert "names-two gets 1.000" in report.finding("hackers").detail
-    assert rewards(report, "hears") == [0.0] * 8
+    assert rewards(report, "hears") == [0.0] * TASKS
 
 
 def test_hackers_that_differ_between_tasks_are_refused() -> None:
@@ -107,7 +110,7 @@ def test_hackers_that_differ_between_tasks_are_refused() -> None:
 def test_a_prompt_that_holds_its_answer() -> None:
     report = validated(faulty.Sums(prompt="What is {a} + {b}? (It is {answer}.)"))
     assert "leaks" in failures(report)
-    assert "8 of 8 tasks" in report.finding("leaks").detail
+    assert f"{TASKS} of {TASKS} tasks" in report.finding("leaks").detail
     assert "--allow leaks" in report.finding("leaks").fix
 
 
@@ -220,7 +223,7 @@ def test_tests_that_the_model_can_reach() -> None:
 def test_tests_that_the_model_cannot_reach() -> None:
     report = validated(faulty.Repository(checked=True))
     assert report.passed
-    assert rewards(report, "overwrite-tests") == [0.0] * 8
+    assert rewards(report, "overwrite-tests") == [0.0] * TASKS
 
 
 @pytest.mark.usefixtures("containers")
