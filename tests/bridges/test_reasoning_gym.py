@@ -40,6 +40,8 @@ DATASETS = {
     "string_insertion": {},
     "gsm_symbolic": {},
 }
+# With settings; whose answers are text, sums, formulas, or may be one of many.
+QUICK = {"leg_counting", "spell_backward", "countdown", "simple_integration", "n_queens"}
 
 
 def run(environment: vf.Environment, task: vf.Task, reply: str) -> vf.Trace:
@@ -54,7 +56,10 @@ def their_score(dataset: Any, answer: str | None, entry: dict[str, Any]) -> floa
         return 0.0
 
 
-@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in DATASETS],
+)
 def test_rewards_are_those_of_reasoning_gym(name: str) -> None:
     config = DATASETS[name]
     environment = ReasoningGym(name, config=config, num_train=1, num_eval=1)
@@ -228,12 +233,13 @@ def test_what_answers_look_like_is_harmless(dataset: str, answer: str) -> None:
 
 
 def test_an_answer_that_would_take_for_ever_is_worth_nothing() -> None:
-    environment = ReasoningGym("countdown", num_train=1, num_eval=1, score_timeout=0.5)
+    environment = ReasoningGym("countdown", num_train=1, num_eval=1, score_timeout=0.2)
     task = next(iter(environment.tasks("eval")))
     trace = run(environment, task, "<answer>9**9**9**9</answer>")
     assert (trace.reward, trace.error) == (0.0, None)
 
 
+@pytest.mark.slow
 def test_answers_that_never_end_hold_up_no_other() -> None:
     """More than there are workers: a right answer that comes later is scored before any of them."""
     environment = ReasoningGym("countdown", num_train=1, num_eval=1, score_timeout=600)

@@ -18,7 +18,7 @@ from vf.rubrics.group_rewards import best_of, diversity, pairwise, shorter
 from vf.runtime.errors import RubricError
 from vf.traces.trace import Failure, Score, StopReason
 
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(deadline=None, max_examples=25)
 
 
 def parts(reward: vf.GroupReward, traces: Sequence[vf.Trace]) -> list[float | None]:

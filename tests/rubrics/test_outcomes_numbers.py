@@ -250,8 +250,7 @@ def test_of_two_numbers_none_is_dropped() -> None:
     boxes = [
         f"\\boxed{{{one}{gap}{each}{gap}{other}}}"
         for each in CONNECTORS.split(" ")
-        for one, other in ((5, 6), (6, 5))
-        for gap in ("", " ")
+        for one, other, gap in ((5, 6, ""), (6, 5, " "))
     ]
 
     async def run() -> list[float]:
@@ -314,7 +313,7 @@ ENDLESS = r"\int_0^1 \sin(x^{x^x})^{99} e^{x^7} dx"
 
 
 def test_an_expression_that_takes_for_ever_is_wrong_and_holds_up_nobody() -> None:
-    outcome = math_equal(timeout=1.0)
+    outcome = math_equal(timeout=0.3)
     score(MATH, r"\boxed{5}", "5")  # the worker is there
 
     async def run() -> tuple[float, int]:

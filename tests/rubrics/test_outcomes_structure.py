@@ -56,7 +56,7 @@ def test_the_value_may_have_to_equal_the_answer() -> None:
 def test_a_pattern_that_backtracks_for_ever_is_bounded() -> None:
     schema = {"type": "string", "pattern": "^(a+)+$"}
     assert score(json_schema(schema, timeout=30.0), '"aaaa"', None) == 1.0
-    assert score(json_schema(schema, timeout=1.0), '"' + "a" * 60 + '!"', None) == 0.0
+    assert score(json_schema(schema, timeout=0.3), '"' + "a" * 60 + '!"', None) == 0.0
 
 
 @pytest.mark.parametrize("depth", [500, 900, 985])

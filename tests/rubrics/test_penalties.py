@@ -16,7 +16,7 @@ from vf.runtime.errors import RubricError
 from vf.traces.trace import ToolEvent, ToolEventKind, Turn
 
 KINDS = st.lists(st.sampled_from(get_args(ToolEventKind)), max_size=12)
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(deadline=None, max_examples=25)
 
 
 def make_trace(

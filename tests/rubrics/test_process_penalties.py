@@ -17,7 +17,7 @@ from vf.rubrics import penalties
 from vf.rubrics.penalties import bad_format, extra_turns, repeated_calls, repetition, tool_cost
 from vf.rubrics.penalties.unread import warn_unread
 
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(deadline=None, max_examples=25)
 
 
 @given(st.lists(st.sampled_from(["web", "cpu", "free"]), max_size=8))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import vf
 
 UNIT = st.floats(0.0, 1.0)
-SETTINGS = settings(deadline=None, max_examples=100)
+SETTINGS = settings(deadline=None, max_examples=40)
 Weighted = tuple[tuple[float, float | None], ...]  # weight, value
 
 

@@ -16,7 +16,7 @@ from vf.rubrics.penalties.search import search_rubric
 from vf.runtime.errors import RubricError
 from vf.traces.trace import StopReason
 
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(deadline=None, max_examples=25)
 QUERIES = st.lists(
     st.sampled_from(["paris", "Paris", " PARIS ", "rome", "rome  city", "rome city"])
 )

@@ -14,7 +14,7 @@ from vf.runtime.errors import RubricError
 from vf.traces.trace import Score
 
 TERMS = st.lists(st.tuples(st.floats(-3, 3), st.floats(0, 1)), min_size=1, max_size=5)
-SETTINGS = settings(deadline=None, max_examples=100)
+SETTINGS = settings(deadline=None, max_examples=40)
 
 
 def make_trace() -> vf.Trace:

@@ -38,7 +38,7 @@ MESSAGES = st.one_of(
 
 
 @given(MESSAGES)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_a_message_survives_the_round_trip(message: vf.Message) -> None:
     assert vf.Message.from_openai(message.to_openai()) == message
 

@@ -42,7 +42,7 @@ def fault(arguments: str, tool: Tool = TYPED) -> tuple[str, str]:
         },
     )
 )
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_arguments_that_fit_come_back_as_they_were(arguments: dict[str, Any]) -> None:
     defaults = {"x": 0.5, "flag": False, "word": "w", "names": None}
     assert TYPED.validate(json.dumps(arguments)) == defaults | arguments

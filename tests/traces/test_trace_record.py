@@ -94,7 +94,7 @@ TRACES = st.builds(
 
 
 @given(TRACES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_a_trace_is_one_json_line_and_reads_back_equal(trace: vf.Trace) -> None:
     line = trace.to_json()
     assert b"\n" not in line
@@ -293,7 +293,7 @@ SAMPLED = st.lists(st.tuples(INTS, REAL, INTS), max_size=4)
 
 
 @given(st.lists(st.lists(INTS, max_size=4) | SAMPLED, max_size=5))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_branch_lists_stay_parallel_and_only_sampled_tokens_carry_loss(
     pieces: list[list[Any]],
 ) -> None:

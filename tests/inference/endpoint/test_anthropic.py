@@ -38,7 +38,7 @@ def read(**body: Any) -> Asked:
     return Anthropic().read({**ASK, "messages": [user("hi")], **body}, {})
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(message=answers(), thinking=st.booleans(), stream=st.booleans())
 def test_the_blocks_of_an_answer_read_back_as_the_message(
     message: Message, thinking: bool, stream: bool

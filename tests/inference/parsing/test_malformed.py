@@ -294,7 +294,7 @@ def test_a_call_that_was_cut_off_is_neither_lost_nor_another_one(form: Form, tex
         assert calls or end < named
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     family=st.sampled_from(sorted(PARSERS)),
     text=st.lists(st.sampled_from(MARKS) | st.text(max_size=6), max_size=25).map("".join),
@@ -305,7 +305,7 @@ def test_any_text_can_be_read_and_kept(family: str, text: str, in_reasoning: boo
     assert can_be_kept(parse(family, text, tools_of(CALLS), in_reasoning=in_reasoning))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), written=st.sampled_from(WRITTEN_FORMS))
 def test_a_spoilt_answer_can_be_read_and_kept(
     data: st.DataObject, written: tuple[Form, str]

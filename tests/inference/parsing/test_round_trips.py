@@ -161,7 +161,7 @@ JSON_FORMS = [
 ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(form=st.sampled_from(JSON_FORMS), value=JSON)
 def test_any_json_comes_back_from_the_forms_that_write_json(form: Form, value: object) -> None:
     calls: list[Call] = [("get_it", {"v": value})]
@@ -172,7 +172,7 @@ BARE_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="<"), max_si
 BARE_FORMS = [form for form in FORMS if form.family in ("qwen-xml", "glm", "muse", "gemma4")]
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(form=st.sampled_from(BARE_FORMS), text=BARE_TEXT, number=st.integers() | st.booleans())
 def test_any_text_comes_back_from_the_forms_that_write_it_bare(
     form: Form, text: str, number: int

@@ -229,7 +229,7 @@ def test_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
         assert [list(answer) for answer in answers] == [expected] * 4
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.text(st.characters(exclude_categories=())), st.integers(1, 10**12))
 def test_any_text_is_a_query(towns: TantivyIndex, query: str, k: int) -> None:
     hits = towns.find(query, k)

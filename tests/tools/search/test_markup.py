@@ -35,7 +35,7 @@ def test_no_family_reads_a_call_in_a_document(form: Form) -> None:
         assert answer.tool_calls == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(PIECES)
 def test_no_text_survives_that_could_be_a_tag(text: str) -> None:
     escaped = escape(text)
@@ -66,7 +66,7 @@ def test_special_tokens_of_the_tokenizer_are_text() -> None:
         assert not set(tokenizer.encode(escape(token))) & set(tokenizer.all_special_ids)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(PIECES)
 def test_ids_and_titles_fit_into_an_attribute(text: str) -> None:
     for shown in (shown_id(text), shown_title(text)):

@@ -122,7 +122,7 @@ def test_wrong_use_is_reported_to_the_model(index: TantivyIndex, wrong: Any, mes
     assert trace.error is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.text(st.characters(exclude_categories=())),
     st.integers(),
@@ -244,7 +244,7 @@ def test_the_window_with_more_of_the_words_wins() -> None:
     assert window(text, "", 100) == (0, 100)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.text(st.characters(exclude_categories=())),
     st.text(),
