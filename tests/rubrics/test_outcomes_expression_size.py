@@ -8,6 +8,8 @@ from tests.rubrics.one_answer import score
 from vf.rubrics.outcomes import math_equal
 from vf.rubrics.outcomes.expression_size import is_too_large
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 TOO_LARGE = [
     r"9^{9^{9^9}}",
     "9**9**9",

@@ -8,6 +8,8 @@ from tests.rubrics.one_answer import score
 from vf.rubrics.outcomes import math_equal, numeric, whole_message
 from vf.rubrics.outcomes.hedges import hedges
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 NUMERIC = numeric(extract=whole_message)
 MATH = math_equal(timeout=60.0, extract=whole_message)
 

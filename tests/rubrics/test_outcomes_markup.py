@@ -20,6 +20,8 @@ from vf.rubrics.outcomes import (
 from vf.rubrics.outcomes.extract import boxed
 from vf.rubrics.outcomes.markup import plain, unwrapped
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 LOOKS = [
     "%s",
     "**%s**",

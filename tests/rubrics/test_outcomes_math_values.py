@@ -9,6 +9,7 @@ import pytest
 from tests.rubrics.one_answer import score
 from vf.rubrics.outcomes import math_equal
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
 MATH = math_equal(timeout=60.0)
 
 SMALL = [

@@ -231,6 +231,7 @@ MATH = math_equal(timeout=60.0)
         ("", "5", 0.0),
     ],
 )
+@pytest.mark.usefixtures("in_this_process")
 def test_expressions_are_compared_by_what_they_mean(stated: str, answer: Any, value: float) -> None:
     assert score(MATH, f"So \\boxed{{{stated}}}.", answer) == value
 
@@ -246,6 +247,7 @@ CONNECTORS = (
 )
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_of_two_numbers_none_is_dropped() -> None:
     boxes = [
         f"\\boxed{{{one}{gap}{each}{gap}{other}}}"
@@ -284,6 +286,7 @@ def test_of_two_numbers_none_is_dropped() -> None:
         ("b + a", "a + b", 1.0),
     ],
 )
+@pytest.mark.usefixtures("in_this_process")
 def test_all_of_an_expression_is_read(stated: str, answer: str, value: float) -> None:
     assert score(MATH, f"So \\boxed{{{stated}}}.", answer) == value
 
@@ -298,10 +301,12 @@ def test_all_of_an_expression_is_read(stated: str, answer: str, value: float) ->
         "5",
     ],
 )
+@pytest.mark.usefixtures("in_this_process")
 def test_several_boxes_never_pay(reply: str) -> None:
     assert score(MATH, reply, "5") == 0.0
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_an_expression_cannot_break_out_of_what_was_extracted() -> None:
     outcome = math_equal(timeout=60.0, extract=marked())
     assert score(outcome, "Answer: $5$.", "5") == 1.0
@@ -367,6 +372,7 @@ def test_an_expression_that_math_verify_cannot_compute_is_wrong(
 
 
 @pytest.mark.parametrize("answer", [None, True, ["5"], r"\frac{", "", "5} {6"])
+@pytest.mark.usefixtures("in_this_process")
 def test_a_golden_answer_that_is_no_expression_is_an_error(answer: Any) -> None:
     with pytest.raises(RubricError, match=r"'math_equal'.*the-task"):
         score(MATH, r"\boxed{5}", answer)
