@@ -101,7 +101,7 @@ def test_what_a_request_samples_is_nobody_elses_business() -> None:
     with running_engine(build(CONFIGS[0]), max_seq_len=96) as engine:
         for k, prompt in enumerate(PROMPTS):
             (alone,) = generate_all(engine, [(prompt, Sampling(20, seed=k))], [-1])
-            others = [([2] * n, Sampling(20, seed=n)) for n in (1, 5, 17, 40, 60)]
+            others = [([2] * n, Sampling(20, seed=n)) for n in (1, 17, 60)]
             answers = generate_all(engine, [*others, (prompt, Sampling(20, seed=k))], [-1])
             assert answers[-1].token_ids == alone.token_ids
             assert answers[-1].logprobs == pytest.approx(alone.logprobs, abs=1e-5)

@@ -31,6 +31,7 @@ from vf.runtime.errors import EngineError
 
 RENDERER = Renderer.from_pretrained(resolve_model("tiny"))
 ASK = [{"role": "user", "content": "Compute 3 + 4."}]
+LONG = [{"role": "user", "content": "x" * 430}]  # leaves little of the context of 512 tokens
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 RAW: dict[str, Any] = {"return_token_ids": True, "stop_token_ids": [-1]}  # nothing stops it early
 
@@ -224,7 +225,8 @@ def test_a_seed_makes_a_chat_answer_again(url: str) -> None:
 
 
 def test_a_chat_answer_may_use_all_the_room(url: str, engine: EmbeddedEngine) -> None:
-    usage = chat(url, max_tokens=None, temperature=50.0, extra_body={"stop_token_ids": [-1]}).usage
+    asked = {"messages": LONG, "temperature": 50.0, "extra_body": {"stop_token_ids": [-1]}}
+    usage = chat(url, max_tokens=None, **asked).usage
     assert usage.total_tokens == engine.max_seq_len
     few = chat(url, max_tokens=None, max_completion_tokens=3, extra_body=RAW)
     assert few.usage.completion_tokens == 3
@@ -262,7 +264,7 @@ def test_what_cannot_be_done_is_refused_by_name(
 
 
 def test_a_chat_that_asks_for_more_than_the_context_gets_what_it_leaves(url: str) -> None:
-    asked = {"max_tokens": 10**6, "seed": 1, "temperature": 1.0}
+    asked = {"messages": LONG, "max_tokens": 10**6, "seed": 1, "temperature": 1.0}
     cut = chat(url, extra_body=asked | {"stop_token_ids": [-1], "return_token_ids": True})
     assert cut.usage.total_tokens == 512
     assert cut.choices[0].finish_reason == "length"
@@ -305,13 +307,13 @@ def test_the_tokens_sampled_are_counted_also_before_a_request_ends(url: str) -> 
         client = JsonClient(url)
         before = await processed_tokens(client) or 0.0
         sampler = TokenClient.to(client.base_url, "tiny")
-        asking = asyncio.create_task(sampler.complete([5, 6, 7], Sampling(200), [-1]))
+        asking = asyncio.create_task(sampler.complete([5, 6, 7], Sampling(100), [-1]))
         seen = {before}
         while not asking.done():
             seen.add(await processed_tokens(client) or 0.0)
         assert max(seen) > min(seen - {before}) > before
-        assert len((await asking).token_ids) == 200
-        assert await processed_tokens(client) == before + 200
+        assert len((await asking).token_ids) == 100
+        assert await processed_tokens(client) == before + 100
         await client.close()
 
     asyncio.run(main())
