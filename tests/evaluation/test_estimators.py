@@ -81,10 +81,16 @@ def test_the_interval_is_the_clustered_standard_error_of_the_rollouts() -> None:
 
 
 def coverage(
-    tasks: int, rollouts: int, *, truth: float = 0.5, spread: float = 3.0, pooled: bool = False
+    tasks: int,
+    rollouts: int,
+    *,
+    truth: float = 0.5,
+    spread: float = 3.0,
+    pooled: bool = False,
+    trials: int = 3000,
 ) -> float:
     """Return how often the interval holds the truth, for tasks of Beta-distributed difficulty."""
-    rng, hits, trials = random.Random(7), 0, 3000
+    rng, hits = random.Random(7), 0
     for _ in range(trials):
         groups = []
         for _ in range(tasks):
@@ -103,15 +109,15 @@ def test_the_interval_covers_the_truth_in_95_of_100_evaluations(tasks: int, roll
     assert 0.93 <= coverage(tasks, rollouts) <= 0.97
 
 
-@pytest.mark.parametrize("truth", [0.05, 0.1, 0.9, 0.95])
+@pytest.mark.parametrize("truth", [0.05, 0.9])
 @pytest.mark.parametrize("spread", [1.0, 3.0])
 def test_it_covers_the_truth_near_0_and_1_too(truth: float, spread: float) -> None:
-    assert coverage(20, 4, truth=truth, spread=spread) >= 0.93
+    assert coverage(20, 4, truth=truth, spread=spread, trials=1000) >= 0.93
 
 
 def test_rollouts_taken_for_independent_would_not_cover_it() -> None:
     """The simulation can fail: without clustering, the interval is too short."""
-    assert coverage(40, 4, pooled=True) < 0.9
+    assert coverage(40, 4, pooled=True, trials=1000) < 0.9
 
 
 def test_where_all_tasks_are_alike_the_interval_is_from_the_bound_or_there_is_none() -> None:

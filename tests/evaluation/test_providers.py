@@ -18,9 +18,7 @@ from vf.trainer.commands.main import main
 SIZE = ("--tasks", "3", "-c", "3", "--output", "out")
 # One of each kind; `tests/inference/providers/test_readers.py` reads what each provider says.
 QUICK = {"openai", "gemini", "anthropic", "mistral", "vllm", "gateway"}
-NAMES = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PROVIDERS
-]
+NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PROVIDERS]
 
 
 @pytest.fixture(autouse=True)

@@ -200,7 +200,10 @@ def test_an_error_is_never_cached() -> None:
         (Response(b"<html>Oops</html>"), "not answer with a chat completion"),
     ],
 )
-def test_an_api_that_fails_is_an_error_and_not_a_reward(server: Script, hint: str) -> None:
+def test_an_api_that_fails_is_an_error_and_not_a_reward(
+    server: Script, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vf.inference.patience.pause", lambda backoff, attempt: 0.0)
     with pytest.raises(RubricError, match=f"'judge': judge.*{hint}"):
         judged(server, votes=3)
 

@@ -41,7 +41,10 @@ def test_ordinary_patterns_are_accepted(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ENDLESS)
-def test_patterns_that_backtrack_for_ever_are_refused_when_made(pattern: str) -> None:
+def test_patterns_that_backtrack_for_ever_are_refused_when_made(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vf.rubrics.penalties.patterns._PROBE_TIMEOUTS", (0.02, 0.05))
     with pytest.raises(vf.ConfigError, match=r"'owner': the pattern .* backtracks: on") as caught:
         Pattern(pattern, "owner")
     assert "possessive" in str(caught.value)

@@ -19,6 +19,7 @@ from vf.evaluation.scripts import oracle_of
 from vf.inference.models.scripted_model import as_reply
 from vf.traces.messages import Message
 
+RUN_CODE = {"code-contest", "math-python", "repo-fix"}  # which takes its time in each episode
 Transition = tuple[str, float, bool, bool, dict[str, Any]]
 
 
@@ -85,7 +86,7 @@ def test_the_oracle_is_paid_and_the_same_seed_gives_the_same_episodes(
     name: str, args: dict[str, Any]
 ) -> None:
     env, again = (RecordEpisodeStatistics(make(name, args)) for _ in range(2))
-    for seed in (3, None):
+    for seed in (3,) if name in RUN_CODE else (3, None):
         first, second = play(env, seed), play(again, seed)
         _, reward, terminated, truncated, info = first[-1]
         assert (reward, terminated, truncated) == (1.0, True, False)
