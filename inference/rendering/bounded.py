@@ -172,7 +172,7 @@ _ALARM = _Alarm()
 
 
 def _forget() -> None:
-    """Begin anew in a process that was forked, which has no thread but one."""
+    """Have another timer in a process that was forked, where the thread of this one is missing."""
     global _ALARM
     _ALARM = _Alarm()
 

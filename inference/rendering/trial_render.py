@@ -1,8 +1,8 @@
 """Render an unknown chat template once, in a process that exists for that alone.
 
-``python -m vf.inference.rendering.trial_render SECONDS`` reads a template from its input, and renders
-a few typical conversations within limits of memory and processor time. What the template refuses is not
-counted: whoever uses it learns of that.
+``python -m vf.inference.rendering.trial_render SECONDS`` reads a template from its input, and
+renders a few typical conversations within limits of memory and processor time. What the template
+refuses is not counted: whoever uses it learns of that.
 """
 
 from __future__ import annotations

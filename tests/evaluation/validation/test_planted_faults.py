@@ -22,7 +22,6 @@ from vf.rubrics.penalties.unread import warn_unread
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.opening import open_container
 
-
 TASKS = 4
 
 

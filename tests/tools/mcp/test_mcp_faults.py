@@ -29,7 +29,7 @@ def schema(**schema: Any) -> list[dict[str, Any]]:
     ("told", "settings", "message"),
     [
         ({"quit": "the licence has run out"}, {}, "the licence has run out"),
-        ({"hang": "initialize"}, {"start_timeout": 0.3}, "did not start within 0.3 s"),
+        ({"hang": "initialize"}, {"start_timeout": 0.3}, r"did not start within 0\.3 s"),
         ({"tools": []}, {}, "offers no tools"),
         (
             {"tools": schema(type="array")},
@@ -85,7 +85,7 @@ def test_a_command_that_is_not_there_is_named() -> None:
 
 def test_a_server_that_talks_nonsense_is_not_a_server() -> None:
     command = [sys.executable, "-c", "print('hello'); import signal; signal.pause()"]
-    with pytest.raises(vf.ConfigError, match="did not start within 0.5 s"):
+    with pytest.raises(vf.ConfigError, match=r"did not start within 0\.5 s"):
         asyncio.run(tools(command, start_timeout=0.5).check())
 
 
