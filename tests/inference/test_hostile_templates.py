@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
@@ -62,3 +64,23 @@ def test_nothing_is_raised_after_the_template_has_ended() -> None:
         with suppress(bounded.TooMuch), bounded._interrupted(0.0):
             pass
         assert bounded.render(lambda: "text", 0) == "text"
+
+
+FORKED = """\
+import os
+from vf.inference.rendering import bounded
+
+bounded.render(str, 0)  # now a thread waits, which a fork does not have
+if os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
+bounded.SECONDS = 0.1
+try:
+    bounded.render(lambda: "".join(x for x in iter(str, None)), 0)
+except bounded.TooMuch:
+    os._exit(7)
+"""
+
+
+def test_a_process_that_was_forked_has_a_timer_as_well() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=False, timeout=60)
+    assert done.returncode == 7
