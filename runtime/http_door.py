@@ -18,6 +18,8 @@ BODY_SECONDS = 30.0  # in which a client sends its whole body
 LARGE = 2**16  # bytes; smaller bodies are received at once
 AT_ONCE = 16  # large bodies that are received or read; the others wait
 JSON = "application/json"
+WITH_BODY = ("POST", "PUT")
+DRAINED = 2**30  # bytes
 
 
 def is_loopback(host: str) -> bool:
@@ -51,11 +53,25 @@ class Door:
         app: Who answers the others.
         host: The address that the server listens on.
         most: Bytes of a body.
+        kinds: The content types of bodies.
+        drained: Whether a body that is too large is read and thrown away before it is refused, up
+            to :data:`DRAINED` bytes: a client that only reads answers once it has sent its body
+            would take the refusal for a broken connection.
     """
 
-    def __init__(self, app: App, *, host: str, most: int) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        host: str,
+        most: int,
+        kinds: tuple[str, ...] = (JSON,),
+        drained: bool = False,
+    ) -> None:
         self.app = app
         self.most = most
+        self._kinds = kinds
+        self._drained = drained
         self._own = is_loopback(host)
         self._places = asyncio.Semaphore(AT_ONCE)
 
@@ -88,11 +104,11 @@ class Door:
         """Return the body; a large one takes one of the places, which ``place`` gives back."""
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         self._check(scope["method"], headers)
-        if scope["method"] != "POST":
+        if scope["method"] not in WITH_BODY:
             return b""
         announced = headers.get(b"content-length", "")
         size = int(announced) if announced.isdecimal() else self.most
-        if size > self.most:
+        if size > self.most and not self._drained:
             raise self._too_large()
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -111,8 +127,9 @@ class Door:
                 "Host: this server is for its own machine; ask it as 127.0.0.1 or localhost", 403
             )
         kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
-        if method == "POST" and kind != JSON:
-            raise Refused(f"Content-Type: it must be {JSON}, got {kind[:64] or 'nothing'!r}", 415)
+        if method in WITH_BODY and kind not in self._kinds:
+            kinds = " or ".join(self._kinds)
+            raise Refused(f"Content-Type: it must be {kinds}, got {kind[:64] or 'nothing'!r}", 415)
 
     async def _read(self, receive: Receive) -> bytes:
         parts, size = [], 0
@@ -123,8 +140,12 @@ class Door:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > self.most:
-                raise self._too_large()
+                parts.clear()
+                if not self._drained or size > DRAINED:
+                    raise self._too_large()
             if not message.get("more_body", False):
+                if size > self.most:
+                    raise self._too_large()
                 return b"".join(parts)
 
     def _too_large(self) -> Refused:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a command as on a machine that has Python and a compiler, but no container engine, browser,
-# terminal multiplexer or vLLM:
+# terminal multiplexer, vLLM or SDK of the Tinker API:
 #   scripts/bare.sh make test
 # Their programs are hidden in a mount namespace of the command's own, which takes root.
 set -euo pipefail
@@ -18,5 +18,5 @@ for name in "${HIDDEN[@]}"; do
         mount --bind /dev/null "$program" # it cannot be executed, so no search of PATH finds it
     done
 done
-export DOCKER_HOST=unix:///nonexistent.sock VF_VLLM_PYTHON=/nonexistent
+export DOCKER_HOST=unix:///nonexistent.sock VF_VLLM_PYTHON=/nonexistent VF_TINKER_SDKS=/nonexistent
 exec "$@"

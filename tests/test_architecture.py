@@ -71,7 +71,7 @@ HOUSE = [
     ["trainer/watching"],
     ["trainer/collecting"],
     ["trainer/saving"],
-    ["trainer/sft"],
+    ["trainer/sft", "trainer/tinker_api"],
     ["trainer"],
     ["trainer/commands"],
     ["testing"],

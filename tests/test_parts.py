@@ -42,6 +42,7 @@ def test_a_marked_test_needs_its_part(tmp_path: Path, required: str, outcome: st
         "PATH": str(tmp_path),
         "DOCKER_HOST": "unix:///nonexistent.sock",
         "VF_VLLM_PYTHON": str(tmp_path / "python"),
+        "VF_TINKER_SDKS": str(tmp_path / "sdks"),
         "VF_REQUIRE_ALL": required,
         "PYTHONPATH": str(ROOT),
     }

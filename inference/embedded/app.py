@@ -168,7 +168,7 @@ class _Server:
         try:
             body = kind.model_validate_json(raw)
         except ValidationError as error:
-            raise Refused(_problems(error), 400) from None
+            raise Refused(problems(error), 400) from None
         if body.model != self.model:
             raise Refused(f"model {body.model!r} is not served here; this is {self.model!r}", 404)
         return body
@@ -240,7 +240,7 @@ def _stream(chunks: AsyncGenerator[dict[str, Any], None]) -> Response:
     return StreamingResponse(lines(), media_type="text/event-stream")
 
 
-def _problems(error: ValidationError) -> str:
+def problems(error: ValidationError) -> str:
     """Return what is wrong with a body; a body may have a hundred thousand problems."""
     count = error.error_count()
     if count > MOST_PROBLEMS:

@@ -32,6 +32,7 @@ class Context:
         stale: Whether some of it was computed with earlier weights.
         family: The same object for contexts that were copied from one another.
         alike: How many tokens it has from the first of its family; infinite for that one.
+        owner: The number of the adapter that computed it; 0 for the model alone.
     """
 
     ids: list[int]
@@ -42,6 +43,7 @@ class Context:
     stale: bool = False
     family: object = field(default_factory=object)
     alike: float = math.inf
+    owner: int = 0
 
 
 class Contexts:
@@ -69,15 +71,17 @@ class Contexts:
         self._held: list[Context] = []
         self._clock = 0
 
-    def match(self, ids: list[int]) -> tuple[Context | None, int]:
-        """Return the context that begins most like ``ids``, and how many tokens they share."""
+    def match(self, ids: list[int], owner: int = 0) -> tuple[Context | None, int]:
+        """Return the context of an owner that begins most like ``ids``, and how many they share."""
         best, length = None, 0
         for context in self._held:
-            if not context.stale and (found := common(context.ids, ids, length)) > length:
+            if context.stale or context.owner != owner:
+                continue
+            if (found := common(context.ids, ids, length)) > length:
                 best, length = context, found
         return best, length
 
-    def open(self, ids: list[int], source: Context | None, length: int) -> Context:
+    def open(self, ids: list[int], source: Context | None, length: int, owner: int = 0) -> Context:
         """Return a busy context that holds the first ``length`` of ``ids``.
 
         It is ``source`` where that holds just these and is not busy; else they are copied from it
@@ -86,7 +90,7 @@ class Contexts:
         if source is not None and not source.busy and length == len(source.ids):
             source.busy = True
             return source
-        context = Context(ids[:length], 0, self._size(length + 1))
+        context = Context(ids[:length], 0, self._size(length + 1), owner=owner)
         if source is not None and length:
             context.family, context.alike = source.family, min(length, source.alike)
         context.start = self._place(context, source)

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from vf.inference.completions import Completion
 from vf.inference.embedded.generation_thread import GenerationThread, Outcome
+from vf.inference.embedded.lora_mixture import Lora
 from vf.inference.embedded.sampler import Stream
 from vf.inference.embedded.scheduler import Request, Scheduler
 from vf.inference.model import Sampling
@@ -145,21 +146,29 @@ class EmbeddedEngine:
             thread.scheduler.publish(version)
 
     async def generate(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        lora: Lora | None = None,
     ) -> Completion:
-        """Sample one completion.
+        """Sample one completion, with an adapter if there is one.
 
         Raises:
             EngineError: The engine died or refused the request.
         """
-        run = self._run(prompt_ids, sampling, stop_token_ids, every_token=False)
+        run = self._run(prompt_ids, sampling, stop_token_ids, lora, every_token=False)
         async with aclosing(run) as completions:
             async for completion in completions:
                 last = completion
         return last
 
     def stream(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        lora: Lora | None = None,
     ) -> AsyncGenerator[Completion, None]:
         """Sample one completion, yielding all of it so far after every token.
 
@@ -168,20 +177,21 @@ class EmbeddedEngine:
         Raises:
             EngineError: The engine died or refused the request.
         """
-        return self._run(prompt_ids, sampling, stop_token_ids, every_token=True)
+        return self._run(prompt_ids, sampling, stop_token_ids, lora, every_token=True)
 
     async def _run(
         self,
         prompt_ids: list[int],
         sampling: Sampling,
         stop_token_ids: list[int],
+        lora: Lora | None,
         *,
         every_token: bool,
     ) -> AsyncGenerator[Completion, None]:
         thread = self._alive()
         self._check_room(prompt_ids, sampling)
         stream = Stream(sampling, list(prompt_ids))
-        request = Request(stream, frozenset(stop_token_ids), every_token)
+        request = Request(stream, frozenset(stop_token_ids), every_token, lora)
         outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         thread.add(request, outcomes)
         try:

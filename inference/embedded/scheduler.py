@@ -16,6 +16,7 @@ from vf.inference.embedded.attention import Pass, attending
 from vf.inference.embedded.cache import KeyValueCache
 from vf.inference.embedded.contexts import Context, Contexts, common, most_shared
 from vf.inference.embedded.experts import ExpertsStore
+from vf.inference.embedded.lora_mixture import Lora, LoraMixture, parts_of
 from vf.inference.embedded.sampler import Stream, sample
 from vf.inference.embedded.spans import Query
 from vf.inference.model import Sampling
@@ -45,6 +46,7 @@ class Request:
         stream: What it samples by, and what it has sampled.
         stops: The tokens that end it.
         every_token: Whether each token is news, or only the last.
+        lora: The adapter that it is computed with; None for the model alone.
         cancelled: Set by whoever is no longer interested.
         todo: Tokens that are known, and not computed.
         context: Where its keys and values are, once it runs.
@@ -53,9 +55,15 @@ class Request:
     stream: Stream
     stops: frozenset[int]
     every_token: bool
+    lora: Lora | None = None
     cancelled: bool = False
     todo: list[int] = field(default_factory=list)
     context: Context = field(init=False)
+
+    @property
+    def owner(self) -> int:
+        """The number of its adapter, or 0."""
+        return 0 if self.lora is None else self.lora.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,7 @@ class Scheduler:
                 "trainer.args.deterministic = true is for the embedded engine in float32 on a CPU; "
                 'set bf16 = false and hide the GPUs, or set inference.engine = "vllm"'
             )
-        self._lora = LoraLayers(model)
+        self._lora, self._mixture = LoraLayers(model), LoraMixture(model)
         self._max_seq_len, self._max_requests = max_seq_len, max_requests
         self._contexts = Contexts(max_requests, max_seq_len)
         self._cache = KeyValueCache(max_requests, self._contexts.slot)
@@ -265,8 +273,9 @@ class Scheduler:
             if request.cancelled:
                 continue
             prompt = request.stream.prompt_ids
-            source, shared = self._contexts.match(prompt)
-            if any(common(r.stream.prompt_ids, prompt, shared + WORTH) for r in reading):
+            source, shared = self._contexts.match(prompt, request.owner)
+            alike = (r.stream.prompt_ids for r in reading if r.lora is request.lora)
+            if any(common(ids, prompt, shared + WORTH) for ids in alike):
                 later.append(request)
                 continue
             shared = min(shared, len(prompt) - 1)  # the last one's logits are needed
@@ -277,7 +286,9 @@ class Scheduler:
     def _start(self, request: Request, source: Context | None, shared: int) -> None:
         prompt = request.stream.prompt_ids
         origin = source.start if source is not None else 0
-        request.context = self._contexts.open(prompt, source if shared else None, shared)
+        request.context = self._contexts.open(
+            prompt, source if shared else None, shared, request.owner
+        )
         if shared and request.context is not source:
             self._move(origin, request.context.start, shared)
         request.todo = prompt[shared:]
@@ -340,14 +351,16 @@ class Scheduler:
             ids += [0] * extra
             positions += [0] * extra
             last += [0] * invariant.missing(ready)
-        output = self._model(
-            input_ids=torch.tensor([ids], device=device),
-            position_ids=torch.tensor([positions], device=device),
-            attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=device),
-            use_cache=False,
-            logits_to_keep=torch.tensor(last, device=device) if ready < len(ids) else 0,
-            vf_pass=Pass(self._cache, queries, device, deterministic=self._deterministic),
-        )
+        owners = [(r.lora, count, count == len(r.todo)) for r, count in parts]
+        with self._mixture.using(parts_of(owners, device)):
+            output = self._model(
+                input_ids=torch.tensor([ids], device=device),
+                position_ids=torch.tensor([positions], device=device),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=device),
+                use_cache=False,
+                logits_to_keep=torch.tensor(last, device=device) if ready < len(ids) else 0,
+                vf_pass=Pass(self._cache, queries, device, deterministic=self._deterministic),
+            )
         if self._experts is not None:
             self._experts.write([place for query in queries for place in query.places])
         logits: torch.Tensor = output.logits[0, :ready]

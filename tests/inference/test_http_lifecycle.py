@@ -120,7 +120,9 @@ class Spoken(EmbeddedEngine):
         super().__init__(load_model(), max_seq_len=512)
         self.ids = ids
 
-    async def stream(self, prompt_ids: Any, sampling: Sampling, stop_token_ids: Any) -> Any:
+    async def stream(
+        self, prompt_ids: Any, sampling: Sampling, stop_token_ids: Any, lora: Any = None
+    ) -> Any:
         for end in range(1, len(self.ids) + 1):
             reason = "stop" if end == len(self.ids) else None
             yield Completion(self.ids[:end], [-1.0] * end, [0] * end, reason)  # type: ignore[arg-type]

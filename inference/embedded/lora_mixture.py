@@ -1,0 +1,123 @@
+"""Low-rank adapters by row: tokens of several adapters go through one model in one pass.
+
+An adapter (LoRA, Hu et al. 2021, arXiv:2106.09685) adds s·(x·Aᵀ)·Bᵀ to the output of a linear
+layer. Here it is not inside the model: hooks add it while a block runs, each adapter's to the rows
+of its own tokens. So one model in memory serves any number of adapters of any ranks, and one that
+is dropped leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Lora:
+    """An adapter; its tensors must not change while an engine samples with it.
+
+    Attributes:
+        weights: By the name of a linear layer, A ``[r, in]`` and B ``[out, r]``.
+        scale: s, the factor of the product.
+        number: Differs from that of every other adapter of this process.
+    """
+
+    weights: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+    scale: float
+    number: int = field(default_factory=lambda: next(_numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The tokens of a pass that one adapter is for.
+
+    Attributes:
+        lora: The adapter.
+        rows: int64 ``[R]``, their rows in the inputs of layers; None for all rows.
+        ready: int64 ``[P]``, their rows in the input of the head; None for all rows.
+    """
+
+    lora: Lora
+    rows: torch.Tensor | None = None
+    ready: torch.Tensor | None = None
+
+
+def parts_of(owners: Sequence[tuple[Lora | None, int, bool]], device: torch.device) -> list[Part]:
+    """Return the parts of a pass in which requests follow each other.
+
+    Args:
+        owners: Each request's adapter, its number of tokens, and whether its last token's logits
+            are computed.
+        device: The device of the model.
+    """
+    if not any(lora for lora, _, _ in owners):
+        return []
+    rows: dict[Lora | None, list[int]] = {}
+    ready: dict[Lora | None, list[int]] = {}
+    token = logit = 0
+    for lora, count, last in owners:
+        rows.setdefault(lora, []).extend(range(token, token + count))
+        ready.setdefault(lora, []).extend([logit] * last)
+        token, logit = token + count, logit + last
+    if len(rows) == 1:
+        return [Part(lora) for lora in rows if lora is not None]
+    return [
+        Part(lora, torch.tensor(own, device=device), torch.tensor(ready[lora], device=device))
+        for lora, own in rows.items()
+        if lora is not None
+    ]
+
+
+class LoraMixture:
+    """Adds adapters to a model's linear layers.
+
+    Args:
+        model: A causal language model of transformers'. It stays as it is.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._layers = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear)
+        }
+        self._head = model.get_output_embeddings()
+
+    @contextmanager
+    def using(self, parts: Sequence[Part]) -> Iterator[None]:
+        """Compute with adapters until the block ends; backward passes belong inside of it."""
+        by_layer: dict[str, list[Part]] = {}
+        for part in parts:
+            for name in part.lora.weights:
+                by_layer.setdefault(name, []).append(part)
+        hooks = [
+            self._layers[name].register_forward_hook(self._hook(name, own))
+            for name, own in by_layer.items()
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _hook(self, name: str, parts: list[Part]) -> Any:
+        head = self._layers[name] is self._head
+
+        def add(layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+            x, out = inputs[0].flatten(0, -2), output.flatten(0, -2)
+            for part in parts:
+                a, b = part.lora.weights[name]
+                rows = part.ready if head else part.rows
+                own = (x if rows is None else x[rows]).to(a.dtype)
+                update = torch.mm(torch.mm(own, a.t()), b.t()).mul(part.lora.scale).to(out.dtype)
+                out = out + update if rows is None else out.index_add(0, rows, update)
+            return out.view(output.shape)
+
+        return add

@@ -1,0 +1,1 @@
+"""The Tinker API: many LoRA adapters of one model are trained and sampled over HTTP."""

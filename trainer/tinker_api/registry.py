@@ -1,0 +1,222 @@
+"""Who is served with what: sessions, models and samplers, and the order of their requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
+from vf.runtime.http_door import Refused
+from vf.trainer.tinker_api.checkpoints import Checkpoints
+from vf.trainer.tinker_api.datums import Limits
+from vf.trainer.tinker_api.futures import Futures, Result
+from vf.trainer.tinker_api.passes import Passes
+from vf.trainer.tinker_api.requests import CreateSession
+from vf.trainer.tinker_api.snapshots import Snapshots
+from vf.trainer.tinker_api.tenants import Sampler, Session, Tenant, now
+
+T = TypeVar("T")
+
+MOST_SESSIONS = 1024
+SESSION_SECONDS = 900.0  # without a heartbeat, after which a session ends; they come every 10
+
+
+class Registry:
+    """What one base model is served to.
+
+    All methods but the constructor and :meth:`close` are for one event loop. What computes runs in
+    one thread: requests of one model in their order, those of different models by turns.
+
+    Args:
+        names: What the model is called in requests; the first is its name in answers, and the last
+            is where its tokenizer is loaded from.
+        engine: Samples from the model; it has started.
+        checkpoints: Where to save.
+
+    Attributes:
+        names: As given.
+        engine: As given.
+        checkpoints: As given.
+        limits: What data must keep to.
+        passes: Computes with the model, in the thread, while the engine is paused.
+        snapshots: What samplers need, likewise.
+        sessions: By their ids.
+        tenants: The models, by their ids.
+        samplers: The sampling sessions, by their ids.
+        futures: Requests under way.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], engine: EmbeddedEngine, checkpoints: Checkpoints
+    ) -> None:
+        self.names, self.engine, self.checkpoints = names, engine, checkpoints
+        model = engine.model
+        self.limits = Limits(model.config.get_text_config().vocab_size, engine.max_seq_len)
+        with engine.paused():
+            for parameter in model.parameters():
+                parameter.requires_grad_(False)
+            self.passes = Passes(model, engine.max_seq_len)
+        self.snapshots = Snapshots(checkpoints, model.get_input_embeddings().weight.device)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vf-train")
+        self.sessions: dict[str, Session] = {}
+        self.tenants: dict[str, Tenant] = {}
+        self.samplers: dict[str, Sampler] = {}
+        self.futures = Futures()
+
+    def close(self) -> None:
+        """Drop what waits, and end the thread after the request under way."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self.snapshots.close()
+
+    def create_session(self, body: CreateSession) -> Session:
+        """Begin a session.
+
+        Raises:
+            Refused: If there are too many.
+        """
+        self._end_silent()
+        if len(self.sessions) >= MOST_SESSIONS:
+            raise Refused(f"there are {MOST_SESSIONS} sessions; end one first", 400)
+        session = Session(
+            uuid.uuid4().hex, now(), time.time(), body.user_metadata, body.display_name
+        )
+        self.sessions[session.id] = session
+        return session
+
+    def session(self, session_id: str) -> Session:
+        """Return a session, which has been heard of now.
+
+        Raises:
+            Refused: If there is none.
+        """
+        if session_id not in self.sessions:
+            raise Refused(
+                f"session {session_id[:200]!r} is unknown: it ended, or the server was restarted. "
+                "Create a new client; what was saved can be loaded by its path",
+                404,
+            )
+        self.sessions[session_id].seen = now()
+        return self.sessions[session_id]
+
+    def end_session(self, session_id: str) -> None:
+        """End a session with its models, samplers and requests."""
+        self.sessions.pop(session_id, None)
+        self.futures.end_session(session_id)
+        for tenant in [each for each in self.tenants.values() if each.session == session_id]:
+            del self.tenants[tenant.id]
+            self._thread.submit(self.checkpoints.close_run, tenant.id)
+        for sampler in [each for each in self.samplers.values() if each.session == session_id]:
+            del self.samplers[sampler.id]
+            self._thread.submit(self.snapshots.drop, sampler)
+
+    def _end_silent(self) -> None:
+        for session in [*self.sessions.values()]:
+            if session.seen < now() - SESSION_SECONDS:
+                self.end_session(session.id)
+
+    def tenant(self, model_id: str) -> Tenant:
+        """Return a model.
+
+        Raises:
+            Refused: If there is none.
+        """
+        if model_id not in self.tenants:
+            raise Refused(
+                f"model {model_id[:200]!r} is not here: it was unloaded, its session ended, or the "
+                "server was restarted. Create a training client from its last checkpoint",
+                404,
+            )
+        return self.tenants[model_id]
+
+    def sampler(self, sampler_id: str) -> Sampler:
+        """Return a sampling session.
+
+        Raises:
+            Refused: If there is none.
+        """
+        if sampler_id not in self.samplers:
+            raise Refused(
+                f"sampling session {sampler_id[:200]!r} is not here: its session ended, or the "
+                "server was restarted. Create a sampling client from a saved path",
+                404,
+            )
+        return self.samplers[sampler_id]
+
+    def check_base(self, name: str) -> None:
+        """See that a base model is the one that is served.
+
+        Raises:
+            Refused: If it is another.
+        """
+        if name not in self.names:
+            raise Refused(
+                f"base_model {name[:200]!r} is not served here; this is {self.names[0]!r}", 400
+            )
+
+    def in_order(self, tenant: Tenant, seq_id: int | None, work: Callable[[], Result]) -> str:
+        """Run a request after those of its model before it, unless it is one of them."""
+        if (repeated := tenant.repeated(seq_id)) is not None:
+            return repeated
+        number = uuid.uuid4().hex if seq_id is None else seq_id
+        request_id = self.enqueue(tenant, f"{tenant.id}:{number}", work)
+        tenant.remember(seq_id, request_id)
+        return request_id
+
+    def enqueue(self, tenant: Tenant, request_id: str, work: Callable[[], Result]) -> str:
+        """Run a request after those of its model before it; return its id."""
+        before, ended = tenant.last, asyncio.Event()
+        tenant.last = ended
+        tenant.waiting += 1
+
+        def timed() -> Result:
+            begun = time.perf_counter()
+            try:
+                return work()
+            finally:
+                tenant.seconds += time.perf_counter() - begun
+
+        async def run() -> Result:
+            try:
+                if before is not None:
+                    await before.wait()
+                return await self.compute(timed)
+            finally:
+                tenant.waiting -= 1
+                ended.set()
+
+        self.futures.start(request_id, tenant.session, run())
+        return request_id
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Run something in the thread that computes."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def lines(self) -> list[str]:
+        """Return a line for each model."""
+        return [tenant.line() for tenant in [*self.tenants.values()]]
+
+    def metrics(self) -> str:
+        """Return counters and gauges in Prometheus' format."""
+        tenants = [*self.tenants.values()]
+        values = {
+            "vf:generation_tokens_total counter": self.engine.sampled,
+            "vf:sessions gauge": len(self.sessions),
+            "vf:models gauge": len(tenants),
+            "vf:samplers gauge": len(self.samplers),
+            "vf:waiting_requests gauge": sum(tenant.waiting for tenant in tenants),
+        }
+        lines = []
+        for name, value in values.items():
+            lines += [f"# TYPE {name}", f"{name.split()[0]} {value}"]
+        for name, counts in (
+            ("vf:trained_steps_total", [tenant.steps for tenant in tenants]),
+            ("vf:trained_tokens_total", [tenant.tokens for tenant in tenants]),
+        ):
+            lines.append(f"# TYPE {name} counter")
+            for tenant, count in zip(tenants, counts, strict=True):
+                lines.append(f'{name}{{model="{tenant.id}"}} {count}')
+        return "\n".join(lines) + "\n"
