@@ -68,8 +68,12 @@ def parts_of(owners: Sequence[tuple[Lora | None, int, bool]], device: torch.devi
         token, logit = token + count, logit + last
     if len(rows) == 1:
         return [Part(lora) for lora in rows if lora is not None]
+
+    def indices(numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=device)
+
     return [
-        Part(lora, torch.tensor(own, device=device), torch.tensor(ready[lora], device=device))
+        Part(lora, indices(own), indices(ready[lora]))
         for lora, own in rows.items()
         if lora is not None
     ]

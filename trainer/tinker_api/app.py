@@ -33,11 +33,13 @@ TINKER_KEY = "tml-"
 PROTOBUF = "application/x-protobuf"
 MOST_BYTES = 64 * 2**20  # of a body; clients cut theirs at 5 MB
 WAIT_SECONDS = 20.0  # in which a request is answered, with its result or without; clients wait 45
-# What clients ask the server how to behave: passes in their order, and those as protocol buffers.
+# How clients are to behave: send passes in their order and as protocol buffers, and leave
+# redirects to the caller, as links to downloads need it.
 CLIENT_CONFIG = {
     "parallel_fwdbwd_chunks": False,
     "proto_write_fwdbwd": True,
     "sample_join_sampling_session": True,
+    "use_pyqwest_transport": False,
 }
 REFUSED = {
     "copy_weights": "copying weights between projects",
