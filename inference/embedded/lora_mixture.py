@@ -93,6 +93,19 @@ class LoraMixture:
             if isinstance(module, torch.nn.Linear)
         }
         self._head = model.get_output_embeddings()
+        self._parts: dict[str, list[Part]] = {}  # by layer, of the block under way
+        self._hooks: dict[str, Any] = {}
+        self._kept = False
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Leave hooks in layers from one block to the next, until this one ends."""
+        self._kept = True
+        try:
+            yield
+        finally:
+            self._kept = False
+            self._remove()
 
     @contextmanager
     def using(self, parts: Sequence[Part]) -> Iterator[None]:
@@ -101,27 +114,49 @@ class LoraMixture:
         for part in parts:
             for name in part.lora.weights:
                 by_layer.setdefault(name, []).append(part)
-        hooks = [
-            self._layers[name].register_forward_hook(self._hook(name, own))
-            for name, own in by_layer.items()
-        ]
+        for name in by_layer.keys() - self._hooks.keys():
+            self._hooks[name] = self._layers[name].register_forward_hook(self._hook(name))
+        self._parts = by_layer
         try:
             yield
         finally:
-            for hook in hooks:
-                hook.remove()
+            self._parts = {}
+            if not self._kept:
+                self._remove()
 
-    def _hook(self, name: str, parts: list[Part]) -> Any:
+    def _remove(self) -> None:
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks = {}
+
+    def _hook(self, name: str) -> Any:
         head = self._layers[name] is self._head
 
         def add(layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+            parts = self._parts.get(name)
+            if not parts:
+                return output
             x, out = inputs[0].flatten(0, -2), output.flatten(0, -2)
             for part in parts:
                 a, b = part.lora.weights[name]
                 rows = part.ready if head else part.rows
-                own = (x if rows is None else x[rows]).to(a.dtype)
-                update = torch.mm(torch.mm(own, a.t()), b.t()).mul(part.lora.scale).to(out.dtype)
-                out = out + update if rows is None else out.index_add(0, rows, update)
+                out = _added(out, x, a, b, part.lora.scale, rows)
             return out.view(output.shape)
 
         return add
+
+
+def _added(
+    out: torch.Tensor,
+    x: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale: float,
+    rows: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return ``out`` ``[T, O]`` with s·(x·Aᵀ)·Bᵀ added to its rows, or to some of them."""
+    inner = torch.mm((x if rows is None else x[rows]).to(a.dtype), a.t())
+    if rows is None and out.dtype == b.dtype:
+        return torch.addmm(out, inner, b.t(), alpha=scale)
+    update = torch.mm(inner, b.t()).mul(scale).to(out.dtype)
+    return out + update if rows is None else out.index_add(0, rows, update)

@@ -159,7 +159,8 @@ class Scheduler:
     def active(self) -> Iterator[None]:
         """Prepare the model for :meth:`step`; nobody else may run it until the block ends."""
         experts = nullcontext() if self._experts is None else self._experts.watching()
-        with torch.no_grad(), attending(self._model), self._lora.fused(), self._threads(), experts:
+        lora, mixture = self._lora.fused(), self._mixture.kept()
+        with torch.no_grad(), attending(self._model), lora, mixture, self._threads(), experts:
             yield
 
     @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -32,6 +33,7 @@ from vf.trainer.tinker_api.training import Training
 TINKER_KEY = "tml-"
 PROTOBUF = "application/x-protobuf"
 MOST_BYTES = 64 * 2**20  # of a body; clients cut theirs at 5 MB
+CHECK_SECONDS = 30.0  # between two looks for clients that have vanished
 WAIT_SECONDS = 20.0  # in which a request is answered, with its result or without; clients wait 45
 # How clients are to behave: send passes in their order and as protocol buffers, and leave
 # redirects to the caller, as links to downloads need it.
@@ -115,7 +117,15 @@ def build_app(
         for path, what in REFUSED.items()
     ]
     table.append(Route(prefix + "{path:path}", guarded(_unknown), methods=methods))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(_end_silent(registry))
+        yield
+        task.cancel()
+
     return Starlette(
+        lifespan=lifespan,
         middleware=[
             Middleware(Door, host=host, most=MOST_BYTES, kinds=(JSON, PROTOBUF), drained=True),
             Middleware(KeyCheck, keys=keys),
@@ -305,6 +315,12 @@ class _Routes:
     async def cancel(self, request: Request) -> Response:
         self.registry.futures.cancel((await read(request, api.Retrieve)).request_id)
         return JSONResponse({})
+
+
+async def _end_silent(registry: Registry) -> None:
+    while True:
+        await asyncio.sleep(CHECK_SECONDS)
+        registry.end_silent()
 
 
 def _refusing(what: str) -> Handler:

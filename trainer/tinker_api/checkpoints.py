@@ -86,7 +86,8 @@ class CheckpointInfo:
     """What is known of a checkpoint.
 
     Attributes:
-        base_model: The model that it is an adapter of.
+        base_model: What the model is called that it is an adapter of.
+        fingerprint: A short hash of that model: another has another.
         shape: Its rank, and what it adapts.
         steps: Optimizer steps that were taken.
         time: When it was written, in seconds since 1970.
@@ -95,6 +96,7 @@ class CheckpointInfo:
     """
 
     base_model: str
+    fingerprint: str
     shape: dict[str, Any]
     steps: int
     time: float

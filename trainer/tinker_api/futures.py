@@ -14,7 +14,8 @@ from vf.runtime.http_door import Refused
 
 log = logging.getLogger(__name__)
 
-KEPT_SECONDS = 600.0  # for which a result can be asked for again
+KEPT_SECONDS = 600.0  # for which a result can be asked for
+AGAIN_SECONDS = 60.0  # for which it can be asked for again
 
 
 class Result(Protocol):
@@ -57,7 +58,7 @@ class _Entry:
     task: asyncio.Task[Result]
     session: str
     cancellable: bool
-    done_at: float | None = None
+    drop_at: float | None = None  # in monotonic time, once it has ended
 
 
 class Futures:
@@ -93,7 +94,7 @@ class Futures:
         self._entries[request_id] = entry
 
         def done(_: object) -> None:
-            entry.done_at = time.monotonic()
+            entry.drop_at = time.monotonic() + KEPT_SECONDS
 
         entry.task.add_done_callback(done)
 
@@ -113,6 +114,7 @@ class Futures:
         await asyncio.wait([entry.task], timeout=seconds)
         if not entry.task.done():
             return None
+        entry.drop_at = time.monotonic() + AGAIN_SECONDS
         if entry.task.cancelled():
             return Plain({"error": "the request was cancelled", "category": "user"})
         return entry.task.result()
@@ -131,11 +133,11 @@ class Futures:
                 del self._entries[request_id]
 
     def _drop_old(self) -> None:
-        oldest = time.monotonic() - KEPT_SECONDS
+        now = time.monotonic()
         old = [
             request_id
             for request_id, entry in self._entries.items()
-            if entry.done_at is not None and entry.done_at < oldest
+            if entry.drop_at is not None and entry.drop_at < now
         ]
         for request_id in old:
             del self._entries[request_id]

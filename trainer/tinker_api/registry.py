@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.runtime.http_door import Refused
-from vf.trainer.tinker_api.checkpoints import Checkpoints
+from vf.trainer.learning.sharding.weights import fingerprint
+from vf.trainer.tinker_api.checkpoints import CheckpointInfo, CheckpointPath, Checkpoints
 from vf.trainer.tinker_api.datums import Limits
 from vf.trainer.tinker_api.futures import Futures, Result
 from vf.trainer.tinker_api.passes import Passes
@@ -22,6 +23,7 @@ from vf.trainer.tinker_api.tenants import Sampler, Session, Tenant, now
 T = TypeVar("T")
 
 MOST_SESSIONS = 1024
+MOST_WAITING = 256  # requests of one model
 SESSION_SECONDS = 900.0  # without a heartbeat, after which a session ends; they come every 10
 
 
@@ -41,6 +43,7 @@ class Registry:
         names: As given.
         engine: As given.
         checkpoints: As given.
+        fingerprint: A short hash of the model.
         limits: What data must keep to.
         passes: Computes with the model, in the thread, while the engine is paused.
         snapshots: What samplers need, likewise.
@@ -59,6 +62,7 @@ class Registry:
         with engine.paused():
             for parameter in model.parameters():
                 parameter.requires_grad_(False)
+            self.fingerprint = fingerprint(model)
             self.passes = Passes(model, engine.max_seq_len)
         self.snapshots = Snapshots(checkpoints, model.get_input_embeddings().weight.device)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vf-train")
@@ -78,7 +82,7 @@ class Registry:
         Raises:
             Refused: If there are too many.
         """
-        self._end_silent()
+        self.end_silent()
         if len(self.sessions) >= MOST_SESSIONS:
             raise Refused(f"there are {MOST_SESSIONS} sessions; end one first", 400)
         session = Session(
@@ -113,7 +117,8 @@ class Registry:
             del self.samplers[sampler.id]
             self._thread.submit(self.snapshots.drop, sampler)
 
-    def _end_silent(self) -> None:
+    def end_silent(self) -> None:
+        """End the sessions whose clients have vanished."""
         for session in [*self.sessions.values()]:
             if session.seen < now() - SESSION_SECONDS:
                 self.end_session(session.id)
@@ -157,6 +162,17 @@ class Registry:
                 f"base_model {name[:200]!r} is not served here; this is {self.names[0]!r}", 400
             )
 
+    def check_checkpoint(self, path: CheckpointPath, info: CheckpointInfo) -> None:
+        """See that a checkpoint is of the model that is served.
+
+        Raises:
+            Refused: If it is of another.
+        """
+        if info.fingerprint != self.fingerprint:
+            raise Refused(
+                f"{path}: it is of the base model {info.base_model!r}; this server has another", 400
+            )
+
     def in_order(self, tenant: Tenant, seq_id: int | None, work: Callable[[], Result]) -> str:
         """Run a request after those of its model before it, unless it is one of them."""
         if (repeated := tenant.repeated(seq_id)) is not None:
@@ -167,7 +183,13 @@ class Registry:
         return request_id
 
     def enqueue(self, tenant: Tenant, request_id: str, work: Callable[[], Result]) -> str:
-        """Run a request after those of its model before it; return its id."""
+        """Run a request after those of its model before it; return its id.
+
+        Raises:
+            Refused: If too many wait; clients try it again later.
+        """
+        if tenant.waiting >= MOST_WAITING:
+            raise Refused(f"{MOST_WAITING} requests of model {tenant.id} wait already", 429)
         before, ended = tenant.last, asyncio.Event()
         tenant.last = ended
         tenant.waiting += 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
+from vf.runtime.http_door import Refused
 from vf.trainer.tinker_api import requests as api
 from vf.trainer.tinker_api.checkpoints import CheckpointPath
 from vf.trainer.tinker_api.futures import Result
@@ -14,6 +15,8 @@ from vf.trainer.tinker_api.registry import Registry
 from vf.trainer.tinker_api.results import SampleOutput
 from vf.trainer.tinker_api.sampling import EngineSampler, check_prompt, prompt_logprobs
 from vf.trainer.tinker_api.tenants import Sampler
+
+MOST_WAITING = 4096  # requests of all samplers
 
 
 class Samplers:
@@ -27,6 +30,7 @@ class Samplers:
     def __init__(self, registry: Registry, renderer: Renderer) -> None:
         self._registry = registry
         self._sampler = EngineSampler(registry.engine, renderer)
+        self._waiting = 0
 
     def create_sampler(self, body: api.CreateSampler) -> Sampler:
         """Return a new sampling session, or the one of the same number.
@@ -50,7 +54,7 @@ class Samplers:
         if model_path is None:
             return None
         path = CheckpointPath.parse(model_path)
-        self._registry.check_base(self._registry.checkpoints.info(path).base_model)
+        self._registry.check_checkpoint(path, self._registry.checkpoints.info(path))
         return path
 
     def sample(self, body: api.Sample) -> str:
@@ -58,6 +62,7 @@ class Samplers:
 
         Raises:
             ConfigError: If the prompt or the sampler is wrong.
+            Refused: If too many wait; clients try it again later.
         """
         prompt = check_prompt(body, self._registry.limits.vocabulary, self._registry.limits.longest)
         if body.sampling_session_id is not None:
@@ -69,8 +74,17 @@ class Samplers:
         request_id = f"{sampler.id}:{number}"
         if request_id in self._registry.futures:
             return request_id
+        if self._waiting >= MOST_WAITING:
+            raise Refused(f"{MOST_WAITING} requests to sample wait already", 429)
 
         async def work() -> Result:
+            self._waiting += 1
+            try:
+                return await sampled()
+            finally:
+                self._waiting -= 1
+
+        async def sampled() -> Result:
             lora = sampler.lora
             if sampler.adapted and lora is None:
                 lora = await self._registry.compute(lambda: self._registry.snapshots.load(sampler))

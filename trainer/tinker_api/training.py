@@ -148,6 +148,7 @@ class Training:
             ttl = body.ttl_seconds
             info = CheckpointInfo(
                 self._registry.names[0],
+                self._registry.fingerprint,
                 adapter.shape.to_json(),
                 adapter.steps,
                 time.time(),
@@ -155,7 +156,7 @@ class Training:
                 body.user_metadata,
             )
             config = adapter.shape.peft_config(
-                adapter.shape.layers(self._model), self._registry.names[0]
+                adapter.shape.layers(self._model), self._registry.names[-1]
             )
             moments = None if sampling else adapter.moments()
             self._registry.checkpoints.save(
@@ -174,7 +175,8 @@ class Training:
         def work() -> Result:
             sampler = Sampler(sampler_id, tenant.session, adapted=True)
             self._registry.snapshots.hold(sampler, tenant.trained.snapshot())
-            self._registry.samplers[sampler_id] = sampler
+            if tenant.session in self._registry.sessions:
+                self._registry.samplers[sampler_id] = sampler
             return Plain({"type": "save_weights_for_sampler", "sampling_session_id": sampler_id})
 
         return self._registry.in_order(tenant, body.seq_id, work)
@@ -187,25 +189,31 @@ class Training:
         """
         path = CheckpointPath.parse(body.path)
         info = self._registry.checkpoints.info(path)
-        self._registry.check_base(info.base_model)
+        self._registry.check_checkpoint(path, info)
         if body.base_model is not None:
             self._registry.check_base(body.base_model)
+        if body.weights_access_token is not None:
+            raise ConfigError(
+                "weights_access_token: there are no other accounts here; leave it out"
+            )
 
-        def load(tenant: Tenant) -> Result:
+        def load(tenant: Tenant, adapter: Adapter) -> Result:
             _, weights = self._registry.checkpoints.weights(path)
             moments = self._registry.checkpoints.moments(path) if body.optimizer else None
-            tenant.trained.load(weights, moments, info.steps)
+            adapter.load(weights, moments, info.steps)
+            tenant.adapter = adapter
             return Plain({"type": "load_weights", "path": str(path), "model_id": tenant.id})
 
         if body.model_id is not None:
             tenant = self._registry.tenant(body.model_id)
-            return self._registry.in_order(tenant, body.seq_id, lambda: load(tenant))
+            return self._registry.in_order(
+                tenant, body.seq_id, lambda: load(tenant, tenant.trained)
+            )
         if body.session_id is None or body.model_seq_id is None:
             raise ConfigError("model_id: missing; without it, give session_id and model_seq_id")
         shape = AdapterShape(**info.shape)
 
         def make(tenant: Tenant) -> Result:
-            tenant.adapter = Adapter(self._model, shape, 0)
-            return load(tenant)
+            return load(tenant, Adapter(self._model, shape, 0))
 
         return self._create(body.session_id, body.model_seq_id, shape, body.user_metadata, make)

@@ -13,7 +13,7 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.tinker_api.checkpoints import CheckpointInfo, CheckpointPath, Checkpoints, NotFound
 
 PATH = CheckpointPath("run", "weights", "one")
-INFO = CheckpointInfo("tiny", {"rank": 4}, 3, 1.0)
+INFO = CheckpointInfo("tiny", "f00d", {"rank": 4}, 3, 1.0)
 
 
 def save(store: Checkpoints, value: float, **more: Any) -> None:

@@ -88,6 +88,8 @@ def test_a_failed_pass_adds_nothing_to_the_gradient(api: ApiClient) -> None:
     assert api.forward(one, [datum(OTHER)]) == api.forward(other, [datum(OTHER)])
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_checkpoint_continues_bit_for_bit_after_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     with running_api(folder) as api:
@@ -115,6 +117,8 @@ def test_a_checkpoint_continues_bit_for_bit_after_a_restart(tmp_path: Path) -> N
         assert "no optimizer's state" in api.done("load_weights", body)["error"]
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_session_that_ends_leaves_nothing_behind(api: ApiClient, folder: Path) -> None:
     import gc
 

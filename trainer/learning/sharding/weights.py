@@ -45,7 +45,7 @@ class Weights:
         self.ranks = ranks
         self._adapter = adapter
         given = ranks.rank and ranks.sharding.one_loads
-        self.fingerprint = "" if given else _fingerprint(model)
+        self.fingerprint = "" if given else fingerprint(model)
         ranks.agree(self.fingerprint, model)
         if not ranks.sharding.together:
             model.to(ranks.accelerator.device)
@@ -170,7 +170,7 @@ class Weights:
         self.masters.write()
 
 
-def _fingerprint(model: Any) -> str:
+def fingerprint(model: Any) -> str:
     """Return a short hash of a model's frozen parameters: their names, shapes and first values."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
