@@ -20,7 +20,7 @@ from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.terminal import make_console, show
 from vf.runtime.uninterruptible import wait_for
-from vf.trainer.commands.serve_training import FOLDER, check_training, start_training
+from vf.trainer.tinker_api.command import FOLDER, check_training, start_training
 
 if TYPE_CHECKING:
     from vf.inference.engine import Engine

@@ -14,6 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 sdk, url, key = sys.argv[1:4]
@@ -24,8 +25,8 @@ if sdk == "mint":
     import mint as api
     from mint import types
 else:
-    import tinker as api  # type: ignore[no-redef]
-    from tinker import types  # type: ignore[no-redef]
+    import tinker as api
+    from tinker import types
 
 IDS = [5, 9, 17, 33, 65, 129, 257, 6, 10, 18]
 ADAM = types.AdamParams(learning_rate=0.02, beta1=0.9, beta2=0.95, eps=1e-8)
@@ -169,7 +170,7 @@ def refuses_data() -> None:
         ("cross_entropy", datum([5, 700]), "token ids must be in [0, 512)"),
         ("cross_entropy", datum([5]), "it has no tokens"),
     ):
-        refused(lambda loss=loss, data=data: client.forward_backward([data], loss), text)
+        refused(partial(client.forward_backward, [data], loss), text)
     assert train(client, 1)  # and goes on
 
 
