@@ -171,7 +171,7 @@ def refuses_data() -> None:
         ("cross_entropy", datum([5]), "it has no tokens"),
     ):
         refused(partial(client.forward_backward, [data], loss), text)
-    assert train(client, 1)  # and goes on
+    assert train(client, 1)  # and continues
 
 
 def refuses_models() -> None:
