@@ -7,6 +7,7 @@ are safetensors: reading a checkpoint runs no code.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -27,6 +28,7 @@ KINDS: dict[str, str] = {"weights": "training", "sampler_weights": "sampler"}
 SCHEME = "tinker://"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+=@-]{0,199}")
 OPTIMIZER, INFO, RUN = "optimizer.safetensors", "checkpoint.json", "run.json"
+LOCK = ".lock"  # held by the server that uses the folder
 
 
 class NotFound(ConfigError):
@@ -105,25 +107,31 @@ class CheckpointInfo:
 
 
 class Checkpoints:
-    """The runs and checkpoints of one folder, which one server at a time may use.
+    """The runs and checkpoints of one folder.
 
     Args:
         folder: Is made if it is missing.
 
     Raises:
-        ConfigError: If it cannot be written to.
+        ConfigError: If it cannot be written to, or another server uses it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
+            self._lock = (folder / LOCK).open("a")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"--folder {folder}: another server uses it; name another") from None
         except OSError as error:
             raise ConfigError(f"--folder {folder}: cannot write there: {error.strerror}") from error
         for left in folder.glob("*/*/.*"):  # of a server that was killed
             self._recover(left)
+
+    def close(self) -> None:
+        """Let another server use the folder."""
+        self._lock.close()
 
     def save(
         self,

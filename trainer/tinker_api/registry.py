@@ -75,6 +75,7 @@ class Registry:
         """Drop what waits, and end the thread after the request under way."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self.snapshots.close()
+        self.checkpoints.close()
 
     def create_session(self, body: CreateSession) -> Session:
         """Begin a session.

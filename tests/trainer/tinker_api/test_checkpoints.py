@@ -26,7 +26,11 @@ def value(store: Checkpoints) -> float:
 
 
 def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
-    save(Checkpoints(tmp_path), 1.0)
+    store = Checkpoints(tmp_path)
+    save(store, 1.0)
+    with pytest.raises(ConfigError, match="another server uses it"):
+        Checkpoints(tmp_path)
+    store.close()
     store = Checkpoints(tmp_path)
     assert store.info(PATH) == INFO
     assert value(store) == 1.0
@@ -68,6 +72,7 @@ def test_a_server_that_is_killed_while_it_overwrites_leaves_one_of_the_two(
             finished = False
         else:
             finished = True
+    store.close()
     again = Checkpoints(tmp_path)
     assert value(again) == 2.0 if finished else value(again) in (1.0, 2.0)
     assert [path.name for path in (tmp_path / "run" / "weights").iterdir()] == ["one"]
