@@ -15,6 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 PARTS = 16  # of the greatest length, in the smallest block
 LEAST = 16  # tokens in the smallest block
 
@@ -132,20 +134,25 @@ class Contexts:
         busy are fewer than there are blocks of the greatest size.
         """
         size = context.size
-        used = [0.0] * (self._blocks // size)
+        used = np.zeros(self._blocks // size)
+        blocks, times = [], []  # of contexts that are in one block each
         for held in self._held:
             if held is not context:
                 last = math.inf if held.busy or held is spare else held.used
-                first, end = held.start // size, (held.start + held.size - 1) // size + 1
-                for index in range(first, end):
-                    used[index] = max(used[index], last)
+                first = held.start // size
+                if held.size <= size:
+                    blocks.append(first)
+                    times.append(last)
+                else:
+                    used[first : first + held.size // size] = last
+        np.maximum.at(used, blocks, times)
         own, rest = divmod(context.start, size)
         if not rest and used[own] == 0:
             return context.start  # it need not move
         # Of those alike, one in the emptiest slot: it may grow there without being moved.
-        per_slot = self._parts // size
-        slots = [max(used[i : i + per_slot]) for i in range(0, len(used), per_slot)]
-        best = min(range(len(used)), key=lambda index: (used[index], slots[index // per_slot]))
+        slots = used.reshape(-1, self._parts // size).max(1).repeat(self._parts // size)
+        alike = np.flatnonzero(used == used.min())
+        best = int(alike[slots[alike].argmin()])
         return best * size if used[best] < math.inf else self._place(context)
 
     def _take(self, context: Context) -> None:

@@ -158,5 +158,7 @@ def _added(
     inner = torch.mm((x if rows is None else x[rows]).to(a.dtype), a.t())
     if rows is None and out.dtype == b.dtype:
         return torch.addmm(out, inner, b.t(), alpha=scale)
-    update = torch.mm(inner, b.t()).mul(scale).to(out.dtype)
-    return out + update if rows is None else out.index_add(0, rows, update)
+    update = torch.mm(inner, b.t()).to(out.dtype)
+    if rows is None:
+        return out + scale * update
+    return out.index_add_(0, rows, update, alpha=scale)  # only engines mix: without a gradient
