@@ -16,7 +16,7 @@ from vf.inference.model import Sampling
 from vf.inference.model_files import Checkpoint
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.model.building import with_lora
-from vf.trainer.learning.model.lora_targets import lora_targets
+from vf.trainer.learning.model.lora_targets import linear_layers, lora_targets
 from vf.trainer.learning.policy import Policy
 from vf.trainer.saving.merging import merge
 from vf.trainer.settings.config import TrainerArgs
@@ -206,3 +206,18 @@ def test_a_policy_trains_experts_against_its_base(bf16: bool, tmp_path: Path) ->
         assert rows.gather(1, ids[0, 4:, None])[:, 0].tolist() == pytest.approx(trained, abs=1e-4)
     policy.weights.load_trainable_state({name: 0 * tensor for name, tensor in state.items()})
     assert policy.logprobs(prompt, answer) == pytest.approx(first, abs=1e-6)
+
+
+def test_the_layers_of_a_kind_are_named_and_experts_in_one_tensor_are_refused() -> None:
+    model = BY_NAME["Qwen3-MoE"].model()
+    kinds = {"attention": True, "mlp": False, "head": True}
+    names = linear_layers(model, **kinds)
+    assert names[-1] == "lm_head"
+    assert {name.rpartition(".")[2] for name in names[:-1]} == {
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+    }
+    with pytest.raises(ConfigError, match=r"train_mlp: the experts of .* are one tensor per layer"):
+        linear_layers(model, **kinds | {"mlp": True})
