@@ -10,7 +10,6 @@ import os
 import secrets
 import socket
 import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from vf.sandbox.contract import ExecResult, Sandbox
@@ -18,7 +17,6 @@ from vf.sandbox.selfcheck.check import Skipped, check, expect, refusal, require
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 SIZE = 8 * 2**20
-SOON = 2.0  # seconds in which a call is answered, on a busy machine
 CONNECT = """
 import json, os, socket, sys, threading
 def connect(): return socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60)
@@ -131,14 +129,13 @@ print(*(digests[n] for n in range(3)))
     expected = [hashlib.sha256(body).hexdigest() for body in bodies]
     async with serving(echo) as address:
         flow = asyncio.ensure_future(run(sandbox, await sandbox.forward(address), code))
-        slowest = 0.0
+        answered = 0
         while not flow.done():
-            began = time.monotonic()
             await sandbox.exec(["true"])
-            slowest = max(slowest, time.monotonic() - began)
+            answered += not flow.done()
         result = await flow
     expect("the SHA-256 of what three connections read", expected, result.stdout.split())
-    require(slowest < SOON, f"calls answered within {SOON:g} s", slowest)
+    require(answered > 0, "calls answered while the bodies were on their way", answered)
 
 
 @check("tunnel", "either side may end first, and be sent more")
