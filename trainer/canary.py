@@ -106,20 +106,31 @@ def try_adapter(
             "must load adapters, apply them at their own scale, and serve the newest"
         )
     kept = [kind for kind in adapted if kind not in ignored]
+    modules = [kind for kind in kept if "." not in kind]
+    parameters = [kind for kind in kept if "." in kind]
+    targets = f"trainer.args.lora_target_modules = {modules}"
+    if parameters:
+        targets += f" and lora_target_parameters = {parameters}"
     raise ConfigError(
         "the engine does not apply a part of the adapter as the trainer does, so that it would be "
-        f"trained and never sampled with: {layers}. Train what it applies, "
-        f"trainer.args.lora_target_modules = {kept}, or all weights (use_lora = false)"
+        f"trained and never sampled with: {layers}. Train what it applies, {targets}, or all "
+        "weights (use_lora = false)"
     )
 
 
 def adapted_kinds(model: Any) -> dict[str, list[torch.nn.Parameter]]:
-    """Return the second factors of the adapter, ``B [out, r]``, by the last name of their layer."""
+    """Return the second factors of the adapter, ``B [out, r]``, by the kind of their layer.
+
+    That is the last name of a layer; of a tensor that PEFT adapts by its name, as those of experts,
+    the last two.
+    """
     kinds: dict[str, list[torch.nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         layer, found, _ = name.partition(_FACTOR)
         if found and parameter.requires_grad:
-            kinds.setdefault(layer.rpartition(".")[2], []).append(parameter)
+            kind = layer.removesuffix(".base_layer").rpartition(".")[2]
+            tensor = getattr(model.get_submodule(layer), "parameter_name", None)
+            kinds.setdefault(kind if tensor is None else f"{kind}.{tensor}", []).append(parameter)
     return kinds
 
 

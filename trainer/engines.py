@@ -10,12 +10,14 @@ from statistics import fmean
 import torch
 
 from vf.inference.completions import Completion
+from vf.inference.composite import composite_config
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model import Sampling
 from vf.inference.proof import Proof
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.token_client import TokenClient
+from vf.inference.vllm.adapter_formats import adapter_format
 from vf.inference.vllm.rungs import choose_rung
 from vf.inference.vllm.server_args import Adapters
 from vf.inference.vllm.sites import LOOPBACKS
@@ -75,7 +77,11 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
         settings, trainers = settings.model_copy(update={"gpus": [*range(count)]}), []
     # A rollout may begin as many versions ahead of the training as generation may run ahead, and
     # its requests keep the adapter that they began with.
-    adapters = Adapters(args.lora_rank, steps_ahead(config) + 1) if args.use_lora else None
+    adapters = None
+    if args.use_lora:
+        module = policy.weights.module
+        form = adapter_format(composite_config(module) or module.config)
+        adapters = Adapters(args.lora_rank, steps_ahead(config) + 1, form)
     text = renderer.decode(setup.probe_ids) + TOKENIZER_TEXT
     return vllm_engine(
         settings,

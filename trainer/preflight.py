@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,7 @@ from vf.inference.rendering.template_probe import (
     summary,
 )
 from vf.inference.routers import check_routers
+from vf.inference.vllm.adapter_formats import FORMATS, adapter_format
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.runtime.garbage import no_collections
@@ -35,7 +37,7 @@ from vf.trainer.learning.losses.router_loss import find_routers
 from vf.trainer.learning.memory.fit import UNKNOWN, Device, check_fit, plan_memory, settle
 from vf.trainer.learning.memory.trainer_memory import Shape
 from vf.trainer.learning.model.frozen_models import check_tokenizer
-from vf.trainer.learning.model.lora_targets import lora_targets
+from vf.trainer.learning.model.lora_targets import LoraTargets, lora_targets
 from vf.trainer.learning.model.quantized import check_quantized
 from vf.trainer.processes.devices import check_devices, check_server_devices
 from vf.trainer.processes.launch import processes_to_launch
@@ -253,24 +255,37 @@ def check_adapter(config: Config, model: Any) -> str:
     """Return what LoRA adapts, in one line.
 
     Raises:
-        ConfigError: If the model has no such layers, or a vLLM server would leave the adapter out.
+        ConfigError: If the model has no such layers, or vLLM computes some without their adapter.
     """
     targets = lora_targets(model, config.args)
-    if config.inference.in_process:
-        return targets.describe()
-    remedy = 'set inference.engine = "embedded", or trainer.args.use_lora = false'
-    # vLLM calls these layers otherwise, and leaves out in silence what it does not know.
-    if targets.parameters:
-        raise ConfigError(
-            f"an adapter of {', '.join(targets.parameters)} cannot be published to a vLLM server; "
-            f"{remedy}, or trainer.args.train_mlp = false"
-        )
-    if read_model_config(config.model).model_type != model.config.model_type:
-        raise ConfigError(
-            f"model = {config.model!r} is a composite of which the text model alone is loaded, and "
-            f"its adapter cannot be published to a vLLM server; {remedy}"
-        )
+    if not config.inference.in_process:
+        _check_served(config, targets, model)
     return targets.describe()
+
+
+def _check_served(config: Config, targets: LoraTargets, model: Any) -> None:
+    """Check that vLLM applies an adapter.
+
+    Raises:
+        ConfigError: If it ignores a part; says what to adapt.
+    """
+    whole = read_model_config(config.model)
+    kind, form = whole.model_type, adapter_format(whole)
+    if kind != model.config.model_type and kind not in FORMATS:
+        raise ConfigError(
+            f"model = {config.model!r} is a composite ({kind}) of which the text model alone is "
+            "loaded, and the names that vLLM has for its layers are not known here; set "
+            "trainer.args.use_lora = false"
+        )
+    if ignored := form.not_applied(targets.modules, targets.parameters):
+        modules = [name for name in targets.modules if name not in ignored]
+        parameters = [name for name in targets.parameters if name not in ignored]
+        raise ConfigError(
+            f"vLLM applies no adapter to {', '.join(ignored)} of {kind}, which would be trained "
+            f"and never sampled with; set trainer.args.lora_target_modules = {json.dumps(modules)}"
+            + f" and lora_target_parameters = {json.dumps(parameters)}" * bool(parameters)
+            + " (and no train_attn, train_mlp or train_unembed), or use_lora = false"
+        )
 
 
 def _check_prompts(

@@ -66,10 +66,14 @@ def build_local_engine(
         return EmbeddedServer(settings, module, renderer, name, max_seq_len=max_seq_len)
     import torch
 
+    from vf.inference.vllm.adapter_formats import adapter_format
     from vf.inference.vllm.replicated_engine import vllm_engine
     from vf.inference.vllm.rungs import FIXED
     from vf.inference.vllm.server_args import Adapters
 
+    adapters = None
+    if checkpoint.rank is not None:
+        adapters = Adapters(checkpoint.rank, form=adapter_format(checkpoint.config()))
     return vllm_engine(
         settings,
         checkpoint.base,
@@ -78,7 +82,7 @@ def build_local_engine(
         folder=scratch,
         log_path=log_path,
         max_seq_len=max_seq_len,
-        adapters=None if checkpoint.rank is None else Adapters(checkpoint.rank),
+        adapters=adapters,
         cpu=not torch.cuda.is_available(),
         shared_gpu=False,
         encoded=(

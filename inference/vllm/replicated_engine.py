@@ -19,7 +19,7 @@ from vf.inference.serving import Served
 from vf.inference.settings import VllmSettings
 from vf.inference.token_client import TokenClient
 from vf.inference.vllm.check_settings import check_divided
-from vf.inference.vllm.server_args import each_server
+from vf.inference.vllm.server_args import Adapters, each_server
 from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.vllm_engine import VllmEngine
 from vf.runtime.api_keys import hide_urls
@@ -39,6 +39,7 @@ def vllm_engine(
     *,
     folder: Path,
     log_path: Path,
+    adapters: Adapters | None,
     cpu: bool,
     note: Callable[[str], None] = log.warning,
     **how: Any,
@@ -51,6 +52,7 @@ def vllm_engine(
         weights: What is trained.
         folder: For the weights on their way.
         log_path: Where the output of the first server goes; that of the others goes beside it.
+        adapters: What adapters are loaded at run time, or None for a full fine-tune.
         cpu: Whether there is no GPU.
         note: Told what the user should be able to find again after the run.
         **how: Further arguments of :class:`VllmEngine`.
@@ -59,7 +61,7 @@ def vllm_engine(
         ConfigError: vLLM is not to be found, or a setting is at fault.
     """
     check_divided(settings, cpu=cpu)
-    shelf = Shelf(weights, folder)
+    shelf = Shelf(weights, folder, None if adapters is None else adapters.form)
     members = [
         VllmEngine(
             each,
@@ -67,6 +69,7 @@ def vllm_engine(
             weights,
             shelf,
             log_path=log_path if not number else log_path.with_stem(f"{log_path.stem}-{number}"),
+            adapters=adapters,
             cpu=cpu,
             note=note,
             **how,

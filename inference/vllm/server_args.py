@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.inference.settings import VllmSettings
+from vf.inference.vllm.adapter_formats import AS_PEFT, AdapterFormat
 from vf.runtime.errors import ConfigError
 
 SHARED_GPU_SHARE = 0.45  # of the memory, where the trainer is on the same GPU
@@ -23,10 +24,12 @@ class Adapters:
         rank: Of each.
         versions: How many of them requests may use at once: the newest, and those that requests
             under way began with. A request whose adapter has no place waits for one.
+        form: How each is written.
     """
 
     rank: int
     versions: int = 1
+    form: AdapterFormat = AS_PEFT
 
 
 def server_args(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vf.inference.engine import Weights
+from vf.inference.vllm.adapter_formats import AdapterFormat, convert_adapter
 
 _NAME = re.compile(r"\d+-\d+")  # the version, and how many were written before
 
@@ -34,10 +35,12 @@ class Shelf:
         weights: What is written.
         folder: Where to; the servers must be able to read it. What an earlier run wrote there is
             removed.
+        form: How the adapter is written, if one is published.
     """
 
-    def __init__(self, weights: Weights, folder: Path) -> None:
+    def __init__(self, weights: Weights, folder: Path, form: AdapterFormat | None = None) -> None:
         self._weights = weights
+        self._form = form
         self._folder = folder.absolute()
         self._count = 0
         self._newest: Written | None = None
@@ -64,6 +67,8 @@ class Shelf:
         self._count += 1
         written = Written(version, self._folder / f"{version}-{self._count}")
         self._weights.save(written.folder, untied=untied)
+        if self._form is not None:
+            convert_adapter(written.folder, self._form)
         with self._lock:
             before, self._newest = self._newest, written
         if before is not None:

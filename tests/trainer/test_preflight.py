@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tests.trainer.configs import configured
 from tests.trainer.learning.families import BY_NAME
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Sampling
+from vf.inference.vllm.adapter_formats import FORMATS
 from vf.trainer.preflight import check_adapter, empty_model, preflight
 from vf.trainer.run import first_prompts
 from vf.trainer.run.first_prompts import AT_ONCE, MOST, FirstPrompts
@@ -247,21 +250,44 @@ def test_the_plan_says_where_rollouts_run(workers: int, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "message"),
+    ("family", "settings", "message"),
     [
-        ("Mixtral", r"experts\.down_proj, .*vLLM.*train_mlp = false"),
-        ("Qwen3.5", r"composite .*vLLM.*use_lora = false"),
+        ("DeepSeek-V3, Kimi-K2", {}, "no adapter to kv_b_proj of deepseek_v3"),
+        ("Llama 4", {}, "no adapter to k_proj, q_proj, experts.down_proj, experts.gate_up_proj of"),
+        ("Qwen2.5", {"train_unembed": True}, "no adapter to lm_head of qwen2"),
     ],
 )
-def test_an_adapter_that_a_server_would_leave_out_is_refused(
-    family: str, message: str, tmp_path: Path
+def test_an_adapter_that_vllm_would_leave_out_is_refused_with_one_that_it_takes(
+    family: str, settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     made = BY_NAME[family].config()
     made.save_pretrained(tmp_path)
+    served = {"model": str(tmp_path), "inference": {"engine": "vllm"}}
+    with pytest.raises(vf.ConfigError, match=message) as caught:
+        check_adapter(configured(settings, **served), empty_model(made))
+    assert check_adapter(configured(settings, model=str(tmp_path)), empty_model(made))
+    advice = dict(re.findall(r"(lora_target_\w+) = (\[.*?\])", str(caught.value)))
+    kept = {name: json.loads(names) for name, names in advice.items()}
+    assert check_adapter(configured(kept, **served), empty_model(made))
+
+
+@pytest.mark.parametrize("family", ["Mixtral", "Qwen3.5", "Qwen3.5-MoE", "gpt-oss"])
+def test_adapters_of_experts_and_of_composites_are_published(family: str, tmp_path: Path) -> None:
+    made = BY_NAME[family].config()
+    made.save_pretrained(tmp_path)
     served = configured(model=str(tmp_path), inference={"engine": "vllm"})
-    with pytest.raises(vf.ConfigError, match=message):
+    assert check_adapter(served, empty_model(made))
+
+
+def test_an_adapter_of_a_composite_whose_names_are_not_known_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = BY_NAME["Qwen3.5"].config()
+    made.save_pretrained(tmp_path)
+    monkeypatch.delitem(FORMATS, "qwen3_5")
+    served = configured(model=str(tmp_path), inference={"engine": "vllm"})
+    with pytest.raises(vf.ConfigError, match=r"composite \(qwen3_5\).*use_lora = false"):
         check_adapter(served, empty_model(made))
-    assert check_adapter(configured(model=str(tmp_path)), empty_model(made))
 
 
 VLLM = {"engine": "vllm", "base_url": "http://127.0.0.1:9/v1"}

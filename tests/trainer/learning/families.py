@@ -74,6 +74,8 @@ YARN = {
     "rope_theta": 150000.0,
     "factor": 32.0,
     "truncate": False,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
     "original_max_position_embeddings": 512 // 32,
 }
 CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}
