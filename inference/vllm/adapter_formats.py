@@ -71,9 +71,9 @@ AS_PEFT = AdapterFormat()
 _LANGUAGE_MODEL = {"model.layers.": "model.language_model.layers."}
 _BEFORE_MODEL = {"model.model.layers.": "model.language_model.model.layers."}
 # vLLM multiplies the weights of this layer into others when it loads them.
-_ABSORBED = "kv_b_proj"
+_ABSORBED = frozenset({"kv_b_proj"})
 # vLLM reorders the weights of these layers when it loads them, but no adapter's.
-_REORDERED = ("q_proj", "k_proj")
+_REORDERED = frozenset({"q_proj", "k_proj"})
 _SPARSE = {".mlp.experts": ".block_sparse_moe.experts"}
 _NO_HEAD = frozenset({"lm_head"})
 _WITHOUT_HEAD = AdapterFormat(ignored=_NO_HEAD)
@@ -82,7 +82,7 @@ _WITHOUT_HEAD = AdapterFormat(ignored=_NO_HEAD)
 FORMATS: dict[str, AdapterFormat] = {
     "cohere": _WITHOUT_HEAD,
     "cohere2": _WITHOUT_HEAD,
-    "deepseek_v3": AdapterFormat(experts=GATED, ignored=_NO_HEAD | {_ABSORBED}),
+    "deepseek_v3": AdapterFormat(experts=GATED, ignored=_NO_HEAD | _ABSORBED),
     "gemma2": _WITHOUT_HEAD,
     "gemma3": _WITHOUT_HEAD,
     "gemma3_text": _WITHOUT_HEAD,
@@ -91,8 +91,8 @@ FORMATS: dict[str, AdapterFormat] = {
     "glm4": AdapterFormat(halves={"gate_up_proj": ("gate_proj", "up_proj")}, ignored=_NO_HEAD),
     "glm4_moe": AdapterFormat(experts=GATED, ignored=_NO_HEAD),
     "gpt_oss": AdapterFormat(experts=STACKED, ignored=_NO_HEAD),
-    "llama4": AdapterFormat(_BEFORE_MODEL, ignored=_NO_HEAD | {*_REORDERED}),
-    "llama4_text": AdapterFormat(ignored=_NO_HEAD | {*_REORDERED}),
+    "llama4": AdapterFormat(_BEFORE_MODEL, ignored=_NO_HEAD | _REORDERED),
+    "llama4_text": AdapterFormat(ignored=_REORDERED),
     "minimax_m2": AdapterFormat(_SPARSE, NUMBERED, ignored=_NO_HEAD),
     "mistral": _WITHOUT_HEAD,
     "mixtral": AdapterFormat(_SPARSE, NUMBERED),

@@ -26,17 +26,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def adapted(family: Family, folder: Path, **settings: Any) -> Any:
-    """Save a base model to a folder, and return it with an adapter of random values."""
+def save_base(family: Family, folder: Path, **changes: Any) -> None:
+    """Save a random model to a folder, as a published checkpoint is; see :class:`Family`."""
     if family.wrap is None:
-        family.model().save_pretrained(folder)
+        family.model(**changes).save_pretrained(folder)
     else:
-        whole = AutoModelForImageTextToText.from_config(family.config(), dtype=torch.float32)
+        config = family.config(**changes)
+        whole = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
         widen(whole)
         whole.save_pretrained(folder)
     if family.name in CONFIGS:
         file = folder / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | CONFIGS[family.name]))
+
+
+def adapted(family: Family, folder: Path, **settings: Any) -> Any:
+    """Save a base model to a folder, and return it with an adapter of random values."""
+    save_base(family, folder)
     args = TrainerArgs(lora_rank=RANK, lora_alpha=2 * RANK, **settings)
     model = build_model(str(folder), args)
     generator = torch.Generator().manual_seed(1)
