@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from tests.inference.vllm.published_adapters import adapted
+from tests.trainer.learning.families import BY_NAME
 from vf.inference.model_files import resolve_model
 from vf.runtime.errors import ConfigError
 from vf.trainer.canary import Probed, adapted_kinds, try_adapter
@@ -139,3 +141,11 @@ def test_an_engine_that_does_not_is_refused(
     if spoil is drop_up:
         kept = [kind for kind in ALL if kind != "up_proj"]
         assert f"lora_target_modules = {kept}" in str(caught.value)
+
+
+def test_experts_are_tried_by_the_names_of_their_tensors(tmp_path: Path) -> None:
+    kinds = adapted_kinds(adapted(BY_NAME["Mixtral"], tmp_path))
+    assert kinds.keys() == {
+        *("q_proj", "k_proj", "v_proj", "o_proj", "experts.gate_up_proj", "experts.down_proj")
+    }
+    assert {len(factors) for factors in kinds.values()} == {2}

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,12 +36,15 @@ def test_the_engine_samples_with_the_adapter_that_is_trained(
     sizes = dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), vocabulary)
     # Some of those that vLLM has on a CPU.
     sizes |= {"head_dim": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
-    known = {"vocab_size", *family.settings}
-    save_base(family, folder, **{key: size for key, size in sizes.items() if key in known})
+    settings = {"vocab_size", *family.settings}
+    save_base(family, folder, **{key: size for key, size in sizes.items() if key in settings})
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(tiny / file, folder)
     # Its prefix cache for hybrids needs chunked prefill, which a run turns off on a CPU.
-    args = {"enable_prefix_caching": False, "language_model_only": family.wrap is not None}
+    args: dict[str, Any] = {
+        "enable_prefix_caching": False,
+        "language_model_only": family.wrap is not None,
+    }
     if GAPS[name] > 1e-3:
         args["dtype"] = "bfloat16"
     trainer = make_trainer(
