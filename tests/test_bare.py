@@ -128,6 +128,8 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_every_package_that_is_imported_is_of_the_core_or_of_an_extra() -> None:
     known = modules_of(PROJECT["dependencies"]) | sys.stdlib_module_names | IN_SANDBOXES | {"vf"}
     unknown = {
@@ -153,6 +155,8 @@ def test_who_loads_an_optional_package_names_an_extra_that_brings_it() -> None:
         assert extra_of(module, extra) == extra, f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_what_needs_an_extra_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('model = "tiny"\n[env]\nid = "calculator"\n')
     (tmp_path / "sft.toml").write_text('model = "tiny"\n[data]\ntraces = ["texts.jsonl"]\n')

@@ -129,6 +129,8 @@ def test_stopping_ends_all_that_was_started(post: Post, tmp_path: Path) -> None:
     assert not alive(pid)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_all_of_it_ends_where_ray_kills_the_actors_children(post: Post, tmp_path: Path) -> None:
     before = set(children())
     post.begin(Command([*PYTHON, PARENT, str(tmp_path / "pid")]), os.environ, "/")

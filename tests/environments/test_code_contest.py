@@ -91,6 +91,8 @@ def test_reference_solutions_pass_in_a_container(engine: Engine) -> None:
     assert [name for name, found in grades.items() if not found.all_passed] == []
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_no_problem_is_solved_by_another_ones_solution(in_sandbox: Callable[..., Any]) -> None:
     """Wrong code of the right name and about the right kind of value does not pass."""
 
@@ -171,6 +173,8 @@ def test_what_is_no_solution_earns_nothing(env: CodeContest, task: vf.Task, repl
     assert trace.reward == 0.0
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_the_most_frequent_value_earns_nothing(env: CodeContest) -> None:
     for task in list(env.tasks("eval"))[:3]:
         values = [repr(value) for _, value in task.answer]

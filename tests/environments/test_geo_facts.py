@@ -50,6 +50,8 @@ def test_every_question_has_exactly_the_answer_that_the_raw_tables_give(split: S
         assert reference.answers(as_lists(question.query)) == {question.answers[0]}, question.text
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_the_corpus_is_all_countries_the_largest_cities_and_the_capitals() -> None:
     assert {c["iso"] for c in countries()} == set(world().countries)
     ranked = sorted(all_cities(), key=lambda city: -city["population"])
@@ -60,6 +62,8 @@ def test_the_corpus_is_all_countries_the_largest_cities_and_the_capitals() -> No
     assert len(passages()) == len(world().countries) + len(world().cities)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_no_fact_of_a_held_out_question_is_asked_in_training() -> None:
     trained = {fact for seed in range(3) for q in questions("train", seed) for fact in q.facts}
     held_out = {fact for seed in range(3) for q in questions("eval", seed) for fact in q.facts}

@@ -233,6 +233,8 @@ def test_processes_that_need_the_index_at_once_share_one(tmp_path: Path) -> None
     assert index.name.startswith("geo-qa-")
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_cache_that_cannot_be_written_is_a_config_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

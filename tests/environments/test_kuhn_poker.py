@@ -78,6 +78,8 @@ def average(games: int, script: Any) -> float:
     return float(sum(c or 0.0 for c in chips) / len(tasks))
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_no_undominated_player_wins_or_loses_against_the_equilibrium() -> None:
     """Folding a jack and calling with a king: whatever else it does, it wins 0 chips on average."""
     rng = random.Random(0)
@@ -93,6 +95,8 @@ def test_no_undominated_player_wins_or_loses_against_the_equilibrium() -> None:
     assert average(1200, move) == pytest.approx(0.0, abs=0.14)  # 3.5 standard errors
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_random_player_loses_against_the_equilibrium() -> None:
     rng = random.Random(0)
     assert average(600, lambda _: rng.choice(["bet", "pass"])) < -0.1

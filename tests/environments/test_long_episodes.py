@@ -150,6 +150,8 @@ def test_a_full_context_is_summarised_in_the_models_own_tokens(
     assert [each.branches for each in trace.lineages] == [[n] for n in range(summaries + 1)]
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_turns_and_rewards_keep_their_places_beside_summaries(url: str) -> None:
     trace, _ = roll(url, Chatter())
     summaries = {each.turns[-1] for each in trace.lineages[:-1]}

@@ -116,6 +116,8 @@ async def _hidden(sandbox: Sandbox, repo: Repo) -> bool:
     return (await grade_source(sandbox, files, repo.hidden_cases())).all_passed
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_right_modules_pass_both_kinds_of_tests(in_sandbox: Callable[..., Any]) -> None:
     async def failing(sandbox: Sandbox) -> list[str]:
         found = []

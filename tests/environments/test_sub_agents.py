@@ -144,6 +144,8 @@ class Insists(Boxes):
         return vf.Step("\n".join(each.content for each in results))
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_each_sampled_token_is_recorded_once_as_the_engine_gave_it() -> None:
     async def main(url: str) -> tuple[vf.Trace, list[tuple[list[int], Completion]]]:
         recorder = Recorder(TokenClient.to(url, "tiny", max_retries=0))

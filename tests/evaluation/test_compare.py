@@ -90,6 +90,8 @@ def test_the_difference_is_of_the_task_means_and_its_interval_of_independent_num
     assert found.notes == []
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_pairing_covers_the_truth_and_is_shorter_than_two_separate_intervals() -> None:
     rng, hits, shorter, trials = random.Random(5), 0, 0, 1500
     for _ in range(trials):

@@ -128,6 +128,8 @@ def test_failed_rollouts_are_retried_and_nothing_else(
     assert [trace.error is not None for trace in vf.TraceStore(away)] == [True] * 4
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_larger_evaluation_adds_to_a_smaller_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

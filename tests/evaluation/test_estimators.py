@@ -104,6 +104,8 @@ def coverage(
     return hits / trials
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(("tasks", "rollouts"), [(12, 4), (40, 4), (40, 1)])
 def test_the_interval_covers_the_truth_in_95_of_100_evaluations(tasks: int, rollouts: int) -> None:
     assert 0.93 <= coverage(tasks, rollouts) <= 0.97

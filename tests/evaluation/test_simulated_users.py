@@ -24,6 +24,8 @@ PRICES = (
 )
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_evaluation_tells_the_users_cost_from_the_policys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,8 @@ class Shop(vf.Environment):
 """
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(("known", "code"), [(3, 1), (12, 0)])
 def test_the_command_shows_the_mean_over_all_beside_that_of_the_scored(
     tmp_path: Path,

@@ -13,6 +13,8 @@ from vf.rubrics.judge import Judge
 from vf.runtime.errors import RubricError
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_model_that_cannot_judge_is_an_error_that_shows_what_it_said() -> None:
     async def run(url: str) -> Judge:
         judge = judge_at(url, retries=1, max_tokens=8)

@@ -155,6 +155,8 @@ def test_a_machine_that_fails_to_write_is_no_doing_of_the_sandbox(
     inside(body)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_tree_that_changes_while_it_is_read_harms_nobody(tmp_path: Path) -> None:
     swap = """
 import os, threading

@@ -25,6 +25,7 @@ from vf.trainer.settings.config import TrainerArgs
 PROMPT = [*range(5, 40)]
 TOLERANCE = 0.05
 Spoil = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
+GATE = [pytest.mark.slow, pytest.mark.gate]
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -128,9 +129,9 @@ def test_an_engine_that_applies_all_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "late", "words"),
     [
-        (ignore, False, "does not sample with the adapter"),
-        (double, False, "the adapter.*q_proj"),
-        (None, True, "does not sample with the adapter"),
+        pytest.param(ignore, False, "does not sample with the adapter", marks=GATE),
+        pytest.param(double, False, "the adapter.*q_proj", marks=GATE),
+        pytest.param(None, True, "does not sample with the adapter", marks=GATE),
         (drop_up, False, r"not apply a part of the adapter.*: up_proj \("),
     ],
 )

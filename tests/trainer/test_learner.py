@@ -80,6 +80,8 @@ def test_each_call_has_its_metrics_and_the_step_those_of_all(learner: vf.Learner
         assert getattr(step, name) == pytest.approx(mean, rel=1e-6), name
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_loss_is_chosen_for_each_call(learner: vf.Learner) -> None:
     samples = forked_samples(3)
     named = norm_of(learner, samples, loss_fn="importance_sampling")
@@ -160,6 +162,8 @@ def test_a_step_without_signal_takes_none(learner: vf.Learner) -> None:
     collect(learner, 1)  # nothing is unpublished
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_checkpoint_brings_everything_back(learner: vf.Learner, tmp_path: Path) -> None:
     samples, path = forked_samples(6), tmp_path / "deep" / "checkpoint"
 

@@ -35,6 +35,8 @@ def versions(trainer: RLTrainer, step: int) -> set[int]:
     return found - {-1}
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_zero_steps_off_policy_is_exactly_on_policy(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer(max_steps=2, batch_size=8, learning_rate=1e-4)
     trainer.train()
@@ -158,6 +160,8 @@ def test_streaming_trains_what_the_step_would_have(make_trainer: Any, num_subste
         assert streamed[name] == pytest.approx(plain[name], rel=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_batch_can_be_trained_on_several_times(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer(
         num_iterations=3, num_substeps=2, loss_fn="ppo", max_steps=2, lr_scheduler_type="linear"
@@ -180,6 +184,8 @@ def test_a_batch_can_be_trained_on_several_times(make_trainer: Any) -> None:
     assert trainer.policy.learning_rate == pytest.approx(5e-3 * left)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_the_learning_rate_falls_on_steps_that_teach_nothing(make_trainer: Any) -> None:
     class Once(vf.Environment):
         """One of four tasks tells its rollouts apart."""
@@ -276,6 +282,8 @@ def test_refilled_groups_are_trained_on(make_trainer: Any) -> None:
     assert line["rollouts/scored"] == 8 * line["groups/count"]
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_an_evaluation_of_several_rollouts_reports_pass_at_k(make_trainer: Any) -> None:
     """pass@k against counting all choices of k of a task's rollouts; the reward stays the mean."""
     trainer: RLTrainer = make_trainer(
@@ -300,6 +308,8 @@ def test_an_evaluation_of_several_rollouts_reports_pass_at_k(make_trainer: Any) 
         assert metrics[f"eval/pass@{k}"] == pytest.approx(fmean(shares))
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_time_is_put_down_to_its_parts(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer(
         max_steps=2, batch_size=8, eval_strategy="steps", eval_examples=4

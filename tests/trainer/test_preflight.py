@@ -138,6 +138,8 @@ def test_resets_run_concurrently() -> None:
     assert (found.task.id, found.exact) == ("train-39", True)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_of_many_tasks_those_with_the_longest_prompts_are_reset() -> None:
     found = first_prompts_of(task_count=MOST + 200)
     assert (Slow.resets, found.task.id) == (MOST, f"train-{MOST + 199}")

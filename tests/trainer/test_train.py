@@ -10,6 +10,8 @@ import vf
 from vf.trainer.processes.launch import OUTER_DEVICES
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 async def test_a_run_from_a_notebook_returns_its_summary(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,8 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         vf.register("verifiers", "vf.bridges.verifiers.from_verifiers:from_verifiers")
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.usefixtures("registered")
 def test_two_steps_in_an_environment_of_verifiers(make_trainer: Any, tmp_path: Path) -> None:
     trainer: RLTrainer = make_trainer(

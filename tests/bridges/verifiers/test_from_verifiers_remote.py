@@ -16,6 +16,8 @@ Late("verifiers.v1")  # skips these tests without it
 pytestmark = pytest.mark.usefixtures("their_envs")
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_tools_of_another_server_are_listed_and_called_there() -> None:
     with served() as (url, _, _):
         environment = from_verifiers("their-remote", task={"tools": {"url": f"{url}/mcp"}})

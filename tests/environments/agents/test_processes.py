@@ -41,6 +41,8 @@ def play(where: vf.AgentEnvironment, *tasks: vf.Task) -> list[vf.Trace]:
     return asyncio.run(rollouts())
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_functions_run_in_as_many_processes_as_are_asked_for() -> None:
     for agent in (functions.solve, functions.solve_in_a_thread):
         traces = play(environment(agent, processes=2), *(task(str(n)) for n in range(4)))
@@ -100,6 +102,8 @@ async def test_a_call_can_be_cancelled_before_it_begins() -> None:
         await asyncio.wait(calls)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_process_that_is_held_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_processes, "HEAR_TIMEOUT", 0.1)
     (trace,) = play(environment(functions.block, timeout=1.0), task())

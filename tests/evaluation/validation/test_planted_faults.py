@@ -310,6 +310,8 @@ def test_wrong_settings(settings: dict[str, Any], hint: str) -> None:
         validated(faulty.Sums(), **settings)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_the_same_seed_gives_the_same_report() -> None:
     environment = vf.make("guess-number")
     first, second = validated(environment, seed=3), validated(environment, seed=3)

@@ -56,6 +56,8 @@ def test_many_turns_of_a_real_model_are_one_branch_that_equals_the_engines_log(
     assert_exact(trace, log)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_equal_seeds_give_equal_rollouts(engine: EmbeddedEngine) -> None:
     traces = [asyncio.run(converse(engine, turns=3, seed=seed))[0] for seed in (1, 1, 2)]
     ids = [trace.branches[0].token_ids for trace in traces]

@@ -53,6 +53,8 @@ def named(form: Form) -> str:
     return form.name
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_templates_left_out_write_what_another_one_writes() -> None:
     def written(form: Form) -> tuple[str, ...]:
         calls: list[Call] = [("get_it", ARGUMENTS["mixed"]), ("other", ARGUMENTS["quotes"])]

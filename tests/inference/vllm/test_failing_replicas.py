@@ -62,6 +62,8 @@ def test_what_one_refuses_at_the_beginning_is_an_error(
         standing.publish(4, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.usefixtures("impatient")
 def test_one_that_hangs_is_ended_and_started_again(stand_together: Stand) -> None:
     standing = stand_together(replicas=2).start()

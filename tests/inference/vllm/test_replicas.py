@@ -102,6 +102,8 @@ def test_requests_under_way_at_one_that_dies_are_answered_by_the_others(
     assert sum(count * times for count, times in again.items()) == 9
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_version_that_is_published_while_one_comes_back_reaches_it_before_any_request(
     stand_together: Stand,
 ) -> None:
@@ -137,6 +139,8 @@ class Group:
         self.left = True
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.skipif(nccl.available(), reason="vLLM is installed here")
 def test_nothing_is_sent_to_the_workers_that_one_had_before_it_died(stand_together: Stand) -> None:
     standing = stand_together("nccl", replicas=2).start()

@@ -75,6 +75,8 @@ def test_an_episode_with_a_server_of_the_official_package() -> None:
     }
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_server_that_dies_is_a_failure_and_its_last_lines_are_reported() -> None:
     trace = asyncio.run(play(Desk(tools(HONEST, include=["die"])), {"die": {}}))
     assert trace.error is not None

@@ -95,6 +95,8 @@ def test_an_address_that_is_no_mcp_server(url: str) -> None:
         asyncio.run(tools(url=url.replace("/mcp", "/elsewhere")).check())
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_the_older_transport() -> None:
     with served("sse") as (address, _, _):
         environment = Desk(tools(url=f"{address}/sse", transport="sse"))

@@ -105,6 +105,8 @@ def test_an_empty_query_and_a_wrong_language_are_usage_errors(
     assert main(["query", index, "x", "-k", "0"]) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_server_is_asked_like_a_folder(corpus: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
     assert main(["build", str(corpus), "-o", str(index), *FIELDS]) == 0

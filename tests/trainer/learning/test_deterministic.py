@@ -100,6 +100,8 @@ def test_the_trainer_gives_every_sampled_token_the_engines_bits(policy: Policy) 
             assert logprobs.tolist() == sample.branch.logprobs
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_its_gradient_is_the_usual_one() -> None:
     found = []
     for deterministic in (True, False):

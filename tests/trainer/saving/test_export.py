@@ -67,7 +67,15 @@ def export(run: Path, *words: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("settings", [{}, TIED, EMBEDDING], ids=["plain", "tied", "embedding"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        pytest.param(TIED, marks=[pytest.mark.slow, pytest.mark.gate]),
+        pytest.param(EMBEDDING, marks=[pytest.mark.slow, pytest.mark.gate]),
+    ],
+    ids=["plain", "tied", "embedding"],
+)
 def test_a_merged_model_and_an_adapter_are_what_was_trained(
     make_trainer: MakeTrainer, settings: dict[str, Any]
 ) -> None:
@@ -92,6 +100,8 @@ def test_a_merged_model_and_an_adapter_are_what_was_trained(
     assert Path(config["base_model_name_or_path"], "config.json").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_all_weights_are_written_as_they_are(make_trainer: MakeTrainer) -> None:
     trainer = trained(make_trainer, use_lora=False)
     folder = export(trainer.folder.path)

@@ -90,6 +90,8 @@ def test_what_is_written_is_what_the_loss_used(
     assert alike == lines
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_teachers_logprobs_are_written_where_there_is_one(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer(max_steps=1, teacher_model="tiny", learned_groups=1)
     trainer.train()

@@ -68,6 +68,8 @@ def test_every_token_of_an_agent_is_the_engines(arguments: list[str]) -> None:
         assert (len(trace.branches), trace.forks, trace.lineages) == (1, [], [])
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_what_differs_would_show() -> None:
     [trace], engine = run(["openai_loop.py"], 1)
     [branch] = trace.branches

@@ -235,6 +235,8 @@ def test_a_run_learns_from_itself_with_the_solution(make_trainer: Any, privilege
         assert line["kl_teacher_v1"] == pytest.approx(0.0, abs=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_the_room_for_the_text_is_that_of_the_run(make_trainer: Any) -> None:
     """And not that of an environment with longer prompts: the teacher was loaded with the run's."""
     trainer: RLTrainer = make_trainer(

@@ -73,6 +73,8 @@ def test_later_optimizer_steps_of_a_batch_know_what_it_began_with(
         assert line["bounded_fraction"] == 0.0
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_rollouts_of_older_weights_are_bounded_by_default(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer(max_steps=3, max_steps_off_policy=1, learning_rate=2e-2)
     trainer.train()

@@ -95,6 +95,8 @@ def test_a_server_without_room_for_one_context_is_refused(models: Path) -> None:
         fitted(config, shape_of("Qwen3-8B", models), 80)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_trainer_and_server_on_one_gpu_share_it(models: Path) -> None:
     shape, args = shape_of("Qwen3-8B", models), {"gpu_memory_utilization": 0.9}
     with pytest.raises(vf.ConfigError, match=r"the vLLM server 67\.1 GiB \(lower inference\.args"):
@@ -120,6 +122,8 @@ def test_the_cache_of_a_server_holds_what_its_size_says(models: Path) -> None:
     assert two.contexts < four.contexts  # and one copy on both, whose weights are there once
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_processes_that_share_a_model_hold_a_part_each(models: Path) -> None:
     shape, args = shape_of("Qwen3-8B", models), {"use_lora": False, "gradient_checkpointing": True}
     alone = configured(vllm(gpus=[0]), {"gpus": [1]}, **args)

@@ -128,6 +128,8 @@ def test_a_step_in_parts_begins_again_with_the_first() -> None:
     assert stats.oom_retries == 1
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_memory_that_runs_out_twice_in_a_step_ends_the_run_and_names_the_knobs() -> None:
     policy = make()
     Shortages(policy, {1, 2}, backward=False)

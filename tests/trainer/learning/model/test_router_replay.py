@@ -109,6 +109,8 @@ def test_what_the_engine_recorded_is_what_the_trainer_chooses(name: str) -> None
         assert different == 0
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_every_family_of_mixtures_is_replayed_or_refused() -> None:
     refused: set[tuple[str, bool]] = set()
     for name, family in BY_NAME.items():

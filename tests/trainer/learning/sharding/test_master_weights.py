@@ -71,7 +71,7 @@ def test_steps_below_the_rounding_of_a_weight_add_up() -> None:
     "args",
     [
         {},
-        {"use_lora": False},
+        pytest.param({"use_lora": False}, marks=pytest.mark.slow),
         {"use_lora": False, "optim": "adamw_offload"},
         pytest.param(
             {"use_lora": False, "optim": "adamw_offload", "bf16": False}, marks=pytest.mark.slow
