@@ -79,7 +79,9 @@ time.sleep(1000)
             tunnel = sandbox._session._tunnel
             await until(lambda: len(tunnel._connections) == MOST_CONNECTIONS)
             result = await call
-            assert (result.timed_out, result.stdout) == (True, f"{MOST_CONNECTIONS + 50}\n")
+            assert result.stdout == f"{MOST_CONNECTIONS + 50}\n"
+            # Where buffers of sockets count as memory, what fills them may end before its time.
+            assert result.timed_out or result.oom_killed
             await until(lambda: not tunnel._connections)
             assert (await sandbox._session.stats())["memory"] < 128 * MIB
 
