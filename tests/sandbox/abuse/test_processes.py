@@ -26,12 +26,13 @@ time.sleep(1000)  # vf-daemon
 OURS = """
 import os
 ours = []
-for name in os.listdir('/proc'):
-    if name.isdigit():
-        try: owner = os.stat(f'/proc/{name}/environ').st_uid
-        except OSError: continue
-        if owner != os.getuid(): ours.append(int(name))
-assert 1 in ours and len(ours) > 2, ours
+while 1 not in ours or len(ours) < 3:  # the process for the next program starts a moment later
+    ours = []
+    for name in os.listdir('/proc'):
+        if name.isdigit():
+            try: owner = os.stat(f'/proc/{name}/environ').st_uid
+            except OSError: continue
+            if owner != os.getuid(): ours.append(int(name))
 """
 
 
