@@ -9,6 +9,12 @@ from typing import Any
 import pytest
 
 
+def needs(package: str) -> None:
+    """Skip the tests of the calling file where a package is missing, without importing it."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}: pip install -e '.[test]'", allow_module_level=True)
+
+
 class Late:
     """Stands for a module; the module's file skips its tests where the package is missing.
 
@@ -18,9 +24,7 @@ class Late:
     """
 
     def __init__(self, name: str, package: str | None = None) -> None:
-        package = package or name.split(".")[0]
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"needs {package}: pip install -e '.[test]'", allow_module_level=True)
+        needs(package or name.split(".")[0])
         self._name = name
 
     def __getattr__(self, name: str) -> Any:

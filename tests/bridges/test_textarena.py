@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import vf
+from tests.late import Late
 from vf.bridges.seeded_games import GlobalRandom
 from vf.bridges.textarena.environment import TextArena
 from vf.bridges.textarena.games import innermost, make_game
@@ -23,7 +24,7 @@ from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason
 
-ta = pytest.importorskip("textarena")
+ta = Late("textarena")
 
 
 def run(environment: vf.Environment, task: vf.Task, script: Script, seed: int = 0) -> vf.Trace:

@@ -38,7 +38,7 @@ NOT_PROVED = [
 ]
 RAIN = Message("tool", "rain", tool_call_id="call_0_0", name="weather")
 AGAIN = Message("user", "And tomorrow?")
-LED = [name for name in templates() if tools_only_lead(templates()[name])]
+LED = [name for name, template in templates().items() if tools_only_lead(template)]
 
 
 @pytest.mark.parametrize("template", PROVED)

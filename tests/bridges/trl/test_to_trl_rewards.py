@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import vf
+from tests.late import needs
 from tests.traces.agents import delegated
 from vf.bridges.trl import rollouts
 from vf.evaluation.scripts import oracle_of
 from vf.inference.models.scripted_model import Line, as_reply
 
-pytest.importorskip("trl")
+needs("trl")
 
 
 def test_a_rollout_of_several_conversations_is_refused_with_the_reason() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import vf
+from tests.late import needs
 from vf.bridges.trl.as_trace import as_trace
 from vf.environments.bundled.calculator import Calculator, final_answer
 from vf.inference.model_files import resolve_model
 
-pytest.importorskip("trl")
+needs("trl")
 pytestmark = [pytest.mark.slow, pytest.mark.trl, pytest.mark.filterwarnings("ignore")]
 
 

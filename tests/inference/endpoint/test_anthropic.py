@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.inference.endpoint.spoken import Spoken, answers, same, spoilt, survives
+from tests.late import Late
 from vf.inference.endpoint.anthropic import Anthropic
 from vf.inference.endpoint.anthropic_blocks import UNREADABLE
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.model import Reply
 from vf.traces.messages import Message, ToolCall
 
-anthropic = pytest.importorskip("anthropic")
+anthropic = Late("anthropic")
 
 LOOK = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
 THINK = {"type": "enabled", "budget_tokens": 1024}

@@ -22,6 +22,7 @@ from tests.inference.endpoint.rollout_talk import (
     token_model,
 )
 from tests.inference.tiny_serving import load_model, running_engine
+from tests.late import Late
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.endpoint import server
 from vf.inference.endpoint.session import Session
@@ -31,7 +32,7 @@ from vf.runtime.errors import EngineError
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Trace
 
-anthropic = pytest.importorskip("anthropic")
+anthropic = Late("anthropic")
 
 WILD = 30.0  # a temperature at which whatever the model has learnt hardly matters
 USER = [{"role": "user", "content": "Tea?"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -247,13 +248,12 @@ def test_python_lists_may_hold_escapes() -> None:
     assert json.loads(call.arguments) == {"a": "it's\né", "b": ["'", '"']}
 
 
-def written_form(form: Form) -> str:
+@cache
+def written(form: Form) -> str:
     return form.write("Hm.", "", CALLS if form.parallel else CALLS[:1])
 
 
-WRITTEN_FORMS = [
-    (form, written_form(form)) for form in FORMS if not form.name.endswith("_training")
-]
+INFERENCE_FORMS = [form for form in FORMS if not form.name.endswith("_training")]
 MARKS = sorted(
     {
         *"{}[]()'\",:;=\n ",
@@ -280,11 +280,9 @@ def can_be_kept(message: Message) -> bool:
     return Trace.from_json(trace.to_json()).messages == [message]
 
 
-@pytest.mark.parametrize(
-    ("form", "text"), WRITTEN_FORMS, ids=lambda value: getattr(value, "name", "")
-)
-def test_a_call_that_was_cut_off_is_neither_lost_nor_another_one(form: Form, text: str) -> None:
-    tools = tools_of(CALLS)
+@pytest.mark.parametrize("form", INFERENCE_FORMS, ids=lambda form: form.name)
+def test_a_call_that_was_cut_off_is_neither_lost_nor_another_one(form: Form) -> None:
+    text, tools = written(form), tools_of(CALLS)
     made = {(call.name, call.arguments) for call in parse(form.family, text, tools).tool_calls}
     named = text.index("first") + len("first")
     for end in range(len(text)):
@@ -306,11 +304,9 @@ def test_any_text_can_be_read_and_kept(family: str, text: str, in_reasoning: boo
 
 
 @settings(max_examples=80, deadline=None)
-@given(data=st.data(), written=st.sampled_from(WRITTEN_FORMS))
-def test_a_spoilt_answer_can_be_read_and_kept(
-    data: st.DataObject, written: tuple[Form, str]
-) -> None:
-    form, text = written
+@given(data=st.data(), form=st.sampled_from(INFERENCE_FORMS))
+def test_a_spoilt_answer_can_be_read_and_kept(data: st.DataObject, form: Form) -> None:
+    text = written(form)
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(start + 20, len(text))))
     spoilt = text[:start] + data.draw(st.sampled_from(MARKS) | st.text(max_size=5)) + text[end:]
@@ -328,4 +324,4 @@ def test_long_repetitions_are_read_in_good_time(family: str, mark: str) -> None:
 
 
 def written_by(family: str) -> str:
-    return next(text[:-5] for form, text in WRITTEN_FORMS if form.family == family)
+    return next(written(form)[:-5] for form in INFERENCE_FORMS if form.family == family)

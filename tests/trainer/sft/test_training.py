@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import vf
+from tests.late import Late
 from tests.trainer.configs import configured
 from vf.inference.model_files import load_module
 from vf.inference.rendering.renderer import Renderer
@@ -23,15 +24,11 @@ from vf.trainer.sft.dataset import load_dataset, save_sequences
 from vf.trainer.sft.render import render
 from vf.trainer.sft.select import IGNORED, select
 from vf.trainer.sft.settings import SftConfig
-from vf.trainer.sft.training import (
-    Warmed,
-    build_trainer,
-    held_out_file,
-    latest_checkpoint,
-    load_trainable,
-    train_file,
-    warm_start,
-)
+
+if TYPE_CHECKING:
+    from vf.trainer.sft.training import Warmed
+
+training = Late("vf.trainer.sft.training", "trl")
 
 pytestmark = pytest.mark.trl
 
@@ -51,9 +48,9 @@ def prepare(config: SftConfig, renderer: Renderer, folder: Path) -> RunFolder:
     run = RunFolder(folder)
     run.create()
     selection = select(config, renderer)
-    save_sequences(selection.train, train_file(run))
+    save_sequences(selection.train, training.train_file(run))
     if selection.held_out:
-        save_sequences(selection.held_out, held_out_file(run))
+        save_sequences(selection.held_out, training.held_out_file(run))
     return run
 
 
@@ -66,7 +63,9 @@ def test_the_labels_of_a_batch_are_our_masks_token_by_token(
 ) -> None:
     config = make_config(**QUICK)
     run = prepare(config, renderer, tmp_path / "run")
-    trainer = build_trainer(config, load_trainable(config), run, renderer.tokenizer)
+    trainer = training.build_trainer(
+        config, training.load_trainable(config), run, renderer.tokenizer
+    )
     ours = {}
     for trace in solved:
         [branch] = render(renderer, trace)
@@ -90,8 +89,8 @@ def test_the_gradient_of_what_the_tools_said_is_zero(
     """Whatever the logits at masked positions are, the loss does not move; at others it does."""
     config = make_config(**QUICK)
     run = prepare(config, renderer, tmp_path / "run")
-    model = load_trainable(config)
-    trainer = build_trainer(config, model, run, renderer.tokenizer)
+    model = training.load_trainable(config)
+    trainer = training.build_trainer(config, model, run, renderer.tokenizer)
     batch = next(iter(trainer.get_train_dataloader()))
     hidden: list[torch.Tensor] = []
 
@@ -121,7 +120,9 @@ def test_nothing_is_sent_to_anybody(
     monkeypatch.delenv("CI", raising=False)
     config = make_config(**QUICK)
     run = prepare(config, renderer, tmp_path / "run")
-    trainer = build_trainer(config, load_trainable(config), run, renderer.tokenizer)
+    trainer = training.build_trainer(
+        config, training.load_trainable(config), run, renderer.tokenizer
+    )
     assert told == []
     base_trainer._BaseTrainer._send_telemetry(trainer)
     assert told == ["something"]  # so the test would see it
@@ -145,7 +146,7 @@ def warmed(
     }
     config = parse_sft_config(raw)
     run = prepare(config, renderer, folder / "run")
-    return run, config, warm_start(config, run, renderer)
+    return run, config, training.warm_start(config, run, renderer)
 
 
 @pytest.mark.slow
@@ -192,8 +193,8 @@ def test_a_resumed_run_equals_the_unbroken_one(
     shutil.rmtree(run.path / "model")
     later = run.checkpoints / "checkpoint-12"
     (later / "complete").unlink()  # the run was killed while it was written
-    assert latest_checkpoint(run) == run.checkpoints / "checkpoint-6"
-    again = warm_start(config, run, renderer)
+    assert training.latest_checkpoint(run) == run.checkpoints / "checkpoint-6"
+    again = training.warm_start(config, run, renderer)
     assert losses(run) == losses(unbroken)
     assert (again.steps, again.eval_before) == (12, done.eval_before)
     assert again.eval_after == done.eval_after
@@ -207,7 +208,7 @@ def test_a_finished_run_has_nothing_left(
 ) -> None:
     run, config, _ = warmed
     with pytest.raises(ConfigError, match="has done all of its 12 steps; raise max_steps"):
-        warm_start(config, run, renderer)
+        training.warm_start(config, run, renderer)
 
 
 @pytest.mark.slow
@@ -218,16 +219,16 @@ def test_an_adapter_learns_and_is_merged(
     lora = {**QUICK, "use_lora": True, "lora_rank": 8, "max_steps": 8, "bf16": True}
     config = make_config(model="tiny", **lora)
     run = prepare(config, renderer, tmp_path / "run")
-    done = warm_start(config, run, renderer)
+    done = training.warm_start(config, run, renderer)
     assert done.eval_before is not None
     assert done.eval_after is not None
     assert done.eval_after < done.eval_before
     assert not (done.model / "adapter_config.json").exists()
     model = load_module(str(done.model), torch.float32).eval()
     again = config.model_copy(update={"model": str(done.model)})
-    measured = build_trainer(again, model, run, renderer.tokenizer).evaluate()
+    measured = training.build_trainer(again, model, run, renderer.tokenizer).evaluate()
     assert measured["eval_loss"] == pytest.approx(done.eval_after, abs=0.02)  # bfloat16
-    assert (latest_checkpoint(run) or run.path).joinpath("adapter_config.json").exists()
+    assert (training.latest_checkpoint(run) or run.path).joinpath("adapter_config.json").exists()
 
 
 def test_an_adapter_from_4_bits_is_merged_into_the_stored_base(
@@ -237,9 +238,11 @@ def test_an_adapter_from_4_bits_is_merged_into_the_stored_base(
     lora = {**QUICK, "use_lora": True, "lora_rank": 8, "max_steps": 4}
     config = make_config(model="tiny", **lora, load_in_4bit=True, optim="adamw_8bit")
     run = prepare(config, renderer, tmp_path / "run")
-    trainer = build_trainer(config, load_trainable(config), run, renderer.tokenizer)
+    trainer = training.build_trainer(
+        config, training.load_trainable(config), run, renderer.tokenizer
+    )
     assert isinstance(trainer.create_optimizer(), bitsandbytes.optim.AdamW)
-    done = warm_start(config, run, renderer)
+    done = training.warm_start(config, run, renderer)
     assert done.eval_before is not None
     assert done.eval_after is not None
     assert done.eval_after < done.eval_before
@@ -260,7 +263,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run(
     config = make_config(**{**QUICK, "learning_rate": 1e30, "max_grad_norm": 1e30})
     run = prepare(config, renderer, tmp_path / "run")
     with pytest.raises(TrainingError, match="lower learning_rate"):
-        warm_start(config, run, renderer)
+        training.warm_start(config, run, renderer)
     assert not (run.path / "model").exists()
     assert all(json.loads(line) for line in run.metrics.read_text().splitlines())
 
@@ -272,7 +275,7 @@ def test_a_layer_that_is_not_there_is_named(
     config = make_config(**lora)
     run = prepare(config, renderer, tmp_path / "run")
     with pytest.raises(ConfigError, match="nonsense"):
-        build_trainer(config, load_trainable(config), run, renderer.tokenizer)
+        training.build_trainer(config, training.load_trainable(config), run, renderer.tokenizer)
 
 
 def test_sequences_are_read_back_as_they_were(
