@@ -4,7 +4,8 @@ In a fresh clone, with what `make quickstart` installs and nothing else, it type
 the README and of the first guides, edits an environment between two evaluations, kills runs and
 resumes them, and makes the mistakes that people make.
 The night fails at a traceback, at a long silence, at an exit code or an answer that is not the
-expected one, and at a wrong number.
+expected one, and at a wrong number. Some acts are played at the same time as others, as in two
+terminals: see `ROUNDS`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -165,10 +167,14 @@ def follow_the_tutorial(user: Newcomer) -> None:
         raise Stopped(f"the tutorial's held-out rewards are {held_out}")
 
 
-def train(user: Newcomer) -> None:
-    """The README's run, and what it shows of `vf-rl`."""
+def write_run(user: Newcomer) -> None:
+    """The README's first run, in a file."""
     [toml] = blocks("README.md", "toml")
     (user.folder / "run.toml").write_text(toml)
+
+
+def train(user: Newcomer) -> None:
+    """The README's run, and what it shows of `vf-rl`."""
     for command in commands("README.md", "vf-rl run.toml"):
         if command.startswith("vf-rl serve"):
             with user.running(f"{command} --port {(port := free_port('127.0.0.1'))}") as server:
@@ -275,50 +281,83 @@ def make_mistakes(user: Newcomer) -> None:
     user.type(f"{both} wait -n && wait -n", "runs/run-2", "runs/run-3")
 
 
-ACTS: list[Callable[[Newcomer], None]] = [
-    install_and_train,
-    write_environments,
-    change_the_environment,
-    make_a_package,
-    follow_the_tutorial,
-    train,
-    kill_and_resume,
-    measure,
-    evaluate_twice,
-    make_mistakes,
-    search_notes,
+Act = Callable[[Newcomer], None]
+# Acts, each after the one before it, and those that are played beside them.
+ROUNDS: list[tuple[list[Act], list[Act]]] = [
+    ([install_and_train, make_a_package, write_run], []),
+    (
+        [write_environments, change_the_environment, follow_the_tutorial, kill_and_resume],
+        [train, measure, evaluate_twice, make_mistakes],
+    ),
+    ([search_notes], []),
 ]
+ACTS = [act for acts, beside in ROUNDS for act in acts + beside]
+
+
+def play(user: Newcomer, acts: list[Act]) -> bool:
+    """Play acts: one that fails does not keep the next from being played; return if all passed."""
+    passed = True
+    for act in acts:
+        print(f"\n## {act.__doc__}", flush=True)
+        try:
+            act(user)
+        except Stopped as error:
+            print(f"STOPPED in {act.__name__}:\n{error}", flush=True)
+            passed = False
+    return passed
+
+
+@contextmanager
+def played_beside(folder: Path, silence: float, acts: list[Act]) -> Iterator[list[bool]]:
+    """Play acts in another process, whose output follows; add to what is yielded if they passed."""
+    if not acts:
+        yield []
+        return
+    options = ["--folder", folder, "--silence", silence, "--acts", *(a.__name__ for a in acts)]
+    results: list[bool] = []
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            [sys.executable, __file__, *map(str, options)], stdout=output, stderr=output
+        )
+        try:
+            yield results
+            results.append(process.wait() == 0)
+        finally:
+            process.terminate()
+            process.wait()
+            output.seek(0)
+            print(output.read(), flush=True)
 
 
 def main() -> int:
-    """Play the night, act by act: one that fails does not keep the next from being played."""
+    """Play the night."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--folder", type=Path, help="of a clone that is there, to play on in it")
     parser.add_argument(
         "--silence", type=float, default=120.0, help="seconds that a command may say nothing"
     )
-    parser.add_argument("--acts", nargs="+", choices=[act.__name__ for act in ACTS])
+    parser.add_argument(
+        "--acts", nargs="+", choices=[act.__name__ for act in ACTS], help="one after another"
+    )
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no server is left behind
     # A shell has its background jobs ignore it, and so would every command that is ended by Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    rounds = ROUNDS
+    if args.acts:
+        rounds = [([act for act in ACTS if act.__name__ in args.acts], [])]
     with tempfile.TemporaryDirectory(prefix="first-night-") as new:
         folder = args.folder
         if folder is None:
             folder = Path(new) / "vf-rl"
             subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
-        user, stopped = Newcomer(folder.resolve(), args.silence), []
-        for act in ACTS:
-            if args.acts and act.__name__ not in args.acts:
-                continue
-            print(f"\n## {act.__doc__}", flush=True)
-            try:
-                act(user)
-            except Stopped as error:
-                print(f"STOPPED in {act.__name__}:\n{error}", flush=True)
-                stopped.append(act.__name__)
-    print(f"\n{f'stopped in {stopped}' if stopped else 'a good night'}")
-    return bool(stopped)
+        folder, passed = folder.resolve(), []
+        for acts, others in rounds:
+            with played_beside(folder, args.silence, others) as results:
+                passed.append(play(Newcomer(folder, args.silence), acts))
+            passed += results
+    print("\na good night" if all(passed) else "\nstopped: see above")
+    return not all(passed)
 
 
 if __name__ == "__main__":
