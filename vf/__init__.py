@@ -127,6 +127,10 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("vf-rl")
     if name not in _HOME:
         raise _unknown(name, sys._getframe(1).f_code.co_name)
     module = importlib.import_module(_HOME[name])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import vf
 from tests.bare import run_bare
 from tests.trainer.conftest import VfRl
 from vf.trainer.commands.main import COMMANDS
@@ -53,6 +54,12 @@ def test_the_help_fits_one_screen_and_has_a_line_for_each_command(
         f"{room}/commands/{name.replace('-', '_')}.py" for name, (room, _) in COMMANDS.items()
     }
     assert registered == {file for file in files if "__init__" not in file} - no_commands
+
+
+def test_the_version_is_the_packages(vf_rl: VfRl) -> None:
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert vf_rl("--version")[:2] == (0, f"vf-rl {stated}\n")
+    assert vf.__version__ == stated
 
 
 @pytest.mark.parametrize("name", COMMANDS)
