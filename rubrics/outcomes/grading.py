@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import secrets
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 from vf.rubrics.outcomes import grader_program
 from vf.sandbox.contract import Sandbox
 
-CALL_LIMIT = 2.0  # seconds for one call
-START_LIMIT = 10.0  # seconds for the interpreter to start, and the source to be run once
+# Seconds of processor time for one call, and for the interpreter to start and run the source once.
+CALL_LIMIT = 2.0
+START_LIMIT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,18 @@ async def grade(sandbox: Sandbox, source: str, cases: Sequence[Case]) -> Grade:
         "source": source,
         "calls": [case.code for case in cases],
         "limit": CALL_LIMIT,
+        "start_limit": START_LIMIT,
         "nonce": nonce,
     }
     result = await sandbox.exec(
         ["python3", "-I", "-c", inspect.getsource(grader_program)],
         input=json.dumps(request),
-        timeout=START_LIMIT + (grader_program.MAX_TIMEOUTS + 1) * CALL_LIMIT,
+        timeout=grader_program.WAITING
+        * (START_LIMIT + (grader_program.MAX_TIMEOUTS + 1) * CALL_LIMIT),
         max_output=len(cases) * 2 * grader_program.MAX_VALUE,
     )
     outcomes: dict[int, Any] = {}
-    timeouts = int(result.timed_out)
+    timeouts = int(result.timed_out or result.returncode == 128 + signal.SIGXCPU)
     for line in result.stdout.splitlines():
         head, _, rest = line.partition(" ")
         index, _, text = rest.partition(" ")

@@ -139,6 +139,14 @@ def test_a_call_that_hangs_fails_alone_and_is_counted(
     assert graded(source) == Grade([True, False, True], timeouts=1)
 
 
+def test_a_call_that_waits_longer_than_it_may_compute_is_right(
+    graded: Graded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grading, "CALL_LIMIT", 0.5)
+    source = "import time\ndef double(n):\n    time.sleep(0.6)\n    return 2 * n"
+    assert graded(source, CASES[:1]) == Grade([True])
+
+
 def test_code_that_always_hangs_does_not_take_forever(
     graded: Graded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
