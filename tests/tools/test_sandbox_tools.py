@@ -70,10 +70,10 @@ def test_python_and_bash_remember_and_share_files(open_local: OpenSandbox) -> No
 
 def test_what_goes_wrong_is_reported(open_local: OpenSandbox) -> None:
     trace = play(
-        Bench(open_local, timeout=0.7),
+        Bench(open_local, timeout=4.0),
         {"python": {"code": "1 / 0"}},
         {"bash": {"command": "echo out; echo err >&2; (exit 3)"}},
-        {"python": {"code": "print('begun', flush=True)\nwhile True: pass"}},
+        {"python": {"code": "print('begun', flush=True)\nimport time; time.sleep(60)"}},
         {"python": {"code": "'still here'"}},
     )
     division, failed, hung, after = heard(trace)
