@@ -55,7 +55,7 @@ class Agent(Protocol):
         """Look whether all that attempts will need is there.
 
         Raises:
-            ConfigError: Something is missing; says how to fix it.
+            ConfigError: If something is missing; the message says how to fix it.
         """
         ...
 
@@ -86,7 +86,7 @@ def agent(fn: F) -> F:
             ...
 
     Raises:
-        ConfigError: It does not take these two.
+        ConfigError: If the agent takes neither of them.
     """
     where = f"vf.agent: {getattr(fn, '__qualname__', fn)!s}"
     if not callable(fn):
@@ -134,14 +134,14 @@ class AgentEnvironment(Environment):
             :func:`~vf.environments.datasets.tasks.tasks_from` reads, or a function of the split
             that returns tasks or rows. Rows have the fields ``prompt`` and, as far as needed,
             ``answer``, ``id`` and ``info``.
-        rubric: How a finished trace is scored. By default the reward that was reported to
+        rubric: Scorer of a finished trace. By default the reward that was reported to
             ``endpoint.reward_url``, or 0 without one; the metric ``reported`` counts these.
         max_turns: Maximum answers of the model in one episode.
         max_tokens: Maximum tokens sampled in one episode; None for no limit.
         timeout: Seconds that the agent gets, excluding the model's answers. If it takes longer, it
             is stopped and scored as truncated. Scoring gets the same number of seconds. May be a
             function of the task.
-        crash: What it means if the agent fails after its first answer: ``"scored"``, because the
+        crash: Meaning of a failure after the agent's first answer: ``"scored"``, because the
             model may have caused it, or ``"failed"``. Before that, it is always a failure.
         model: The name under which the model is served to the agent, ``endpoint.model``.
         strict_model: Whether requests for other models are refused. By default the same model
@@ -156,7 +156,7 @@ class AgentEnvironment(Environment):
         info: This episode's ``Trace.info``.
 
     Raises:
-        ConfigError: An argument cannot be used.
+        ConfigError: If an argument is invalid.
     """
 
     rubric: AnyRubric = Rubric(outcome=episode_return, metrics=[reported])
@@ -199,7 +199,7 @@ class AgentEnvironment(Environment):
         """Check the limits and the rubric.
 
         Raises:
-            ConfigError: One cannot be used; says what to write.
+            ConfigError: If an argument is invalid; the message says what to write.
         """
         super().check_settings()
         only_grows(self.context, self._where, "the agent's own program decides what its model sees")
@@ -213,7 +213,7 @@ class AgentEnvironment(Environment):
         """Look whether all that the agent needs is there.
 
         Raises:
-            ConfigError: Something is missing.
+            ConfigError: If something is missing.
         """
         self.agent.check()
         for service in self.services:
@@ -223,7 +223,7 @@ class AgentEnvironment(Environment):
         """Return the tasks of a split.
 
         Raises:
-            ConfigError: There are none, or a row cannot be used.
+            ConfigError: If there are no tasks, or a row is invalid.
         """
         return listed(self._source, split)
 
@@ -326,14 +326,14 @@ def listed(source: Tasks, split: Split) -> Iterator[Task]:
     """Return the tasks of a split from whatever was given as tasks.
 
     Raises:
-        ConfigError: There are none, or a row cannot be used.
+        ConfigError: If there are no tasks, or a row is invalid.
     """
     rows: Any = source
     if callable(source):
         if inspect.signature(source).parameters:  # a function of the split
             rows = {split: _rows(source(split))}  # type: ignore[call-arg]
     elif isinstance(source, Mapping):
-        rows = {name: _rows(each) for name, each in source.items()}
+        rows = {name: _rows(table) for name, table in source.items()}
     else:
         rows = _rows(source)
     return tasks_from(
@@ -350,8 +350,8 @@ def _rows(source: Any) -> Any:
     if isinstance(source, str | Path) or callable(source):
         return source
     return [
-        {"id": each.id, "prompt": each.prompt, "answer": each.answer, "info": each.info}
-        if isinstance(each, Task)
-        else each
-        for each in source
+        {"id": row.id, "prompt": row.prompt, "answer": row.answer, "info": row.info}
+        if isinstance(row, Task)
+        else row
+        for row in source
     ]

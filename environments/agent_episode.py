@@ -36,7 +36,7 @@ class Attempt(Protocol):
         """Work on the task, and return the result. Cancelled when time or a budget is over.
 
         Raises:
-            Exception: The agent failed.
+            Exception: If the agent failed.
         """
         ...
 
@@ -134,10 +134,10 @@ async def _work(attempt: Attempt, session: Session, info: dict[str, Any], crash:
     except (InfrastructureError, ConfigError):
         raise
     except Exception as error:
-        what, told = _described(error)
+        what, message = _described(error)
         if crash == "failed" or not session.asked:
             raise EnvironmentFailure(f"the agent failed{_unanswered(session)}: {what}") from error
-        info.setdefault("program", {"error": told[-_MOST_ERROR:]})
+        info.setdefault("program", {"error": message[-_MOST_ERROR:]})
         output = None
     finally:
         await _stop(running, over)

@@ -54,7 +54,7 @@ class Compact(_Nearly):
         introduction: What precedes the summary where the model continues.
 
     Raises:
-        ConfigError: A setting cannot be used; says what to write.
+        ConfigError: If a setting is invalid; the message says what to write.
     """
 
     summary_tokens: int | None = None
@@ -83,7 +83,7 @@ class DropToolResults(_Nearly):
         note: What takes the place of a result.
 
     Raises:
-        ConfigError: A setting cannot be used; says what to write.
+        ConfigError: If a setting is invalid; the message says what to write.
     """
 
     keep: int = 3
@@ -108,10 +108,10 @@ def context_of(setting: str | Context, where: str) -> Context | None:
 
     Args:
         setting: An environment's ``context``.
-        where: Which environment it is, for the error.
+        where: The environment's name, for the error.
 
     Raises:
-        ConfigError: There is nothing of the kind; names the field and what can be written.
+        ConfigError: If there is no such strategy; names the field and what can be written.
     """
     if isinstance(setting, Compact | DropToolResults):
         return setting
@@ -131,11 +131,11 @@ def only_grows(setting: str | Context, where: str, why: str) -> None:
 
     Args:
         setting: An environment's ``context``.
-        where: Which environment it is, for the error.
+        where: The environment's name, for the error.
         why: Nothing can, for the error.
 
     Raises:
-        ConfigError: It is not ``"grow"``.
+        ConfigError: If the context is not ``"grow"``.
     """
     if setting != "grow":
         raise ConfigError(f"{where}: context = {setting!r}: {why}; leave it out")

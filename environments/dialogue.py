@@ -46,7 +46,7 @@ class Dialogue:
         """Continue with other messages, which begin a new branch.
 
         Args:
-            messages: What the model sees from here on.
+            messages: The messages that the model sees from here on.
             fork: Why. Its turn is that of the next answer.
             parent: The place of the lineage whose beginning the messages repeat, if they do.
         """
@@ -79,19 +79,20 @@ class Dialogues:
         """Return how many tokens a conversation has; an estimate where the model does not say.
 
         Raises:
-            LimitReached: It is many times longer than the context.
-            InfrastructureError: It cannot be rendered.
+            LimitReached: If it is many times longer than the context.
+            InfrastructureError: If it cannot be rendered.
         """
         conversation, last = dialogue.conversation, dialogue.last
         count = getattr(self.episode.model, "prompt_tokens", None)
         if count is not None:
             return int(count(conversation))
-        known = 0 if last is None else last.prompt_tokens + last.completion_tokens
-        new = conversation.messages[dialogue.lineage.answers[-1] + 1 if known else 0 :]
+        counted = 0 if last is None else last.prompt_tokens + last.completion_tokens
+        new = conversation.messages[dialogue.lineage.answers[-1] + 1 if counted else 0 :]
         characters = sum(
-            len(each.content) + sum(len(call.arguments) for call in each.tool_calls) for each in new
+            len(message.content) + sum(len(call.arguments) for call in message.tool_calls)
+            for message in new
         )
-        return known + characters // _CHARACTERS_PER_TOKEN
+        return counted + characters // _CHARACTERS_PER_TOKEN
 
     @property
     def context_size(self) -> int | None:
@@ -102,12 +103,12 @@ class Dialogues:
         """Have the model answer a conversation, and record it.
 
         Args:
-            dialogue: Which; its last message is not the model's.
+            dialogue: The dialogue; its last message is not the model's.
             max_tokens: Tokens of this answer at most, where fewer than the sampling's.
 
         Raises:
-            InfrastructureError: The model failed.
-            LimitReached: There is no room left to answer in.
+            InfrastructureError: If the model failed.
+            LimitReached: If there is no room left to answer in.
         """
         episode, conversation = self.episode, dialogue.conversation
         limit = episode.environment.max_tokens
@@ -151,7 +152,7 @@ class Dialogues:
         new = conversation.forks[forks:]
         if fork is not None and not new:  # a model without tokens does not say so itself
             new = [fork]
-        trace.forks += [Fork(turn, each.reason, each.kind) for each in new]
+        trace.forks += [Fork(turn, fork.reason, fork.kind) for fork in new]
         conversation.fork = None
         lineage.answers.append(len(conversation.messages))
         lineage.turns.append(turn)
@@ -176,7 +177,7 @@ async def respond(model: Model, conversation: Conversation, sampling: Sampling) 
     """Have a model answer, and name it in whatever it raises.
 
     Raises:
-        ModelError: It raised something of its own.
+        ModelError: If it raised something of its own.
     """
     try:
         return await model.respond(conversation, sampling)

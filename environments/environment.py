@@ -137,7 +137,7 @@ class Environment:
         """Return the tasks of a split. Must be the same every time.
 
         Raises:
-            ConfigError: The environment has no tasks of its own.
+            ConfigError: If the environment has no tasks of its own.
         """
         raise ConfigError(f"{type(self).__name__} does not define tasks(self, split)")
 
@@ -167,7 +167,7 @@ class Environment:
         By default, checks the :attr:`services`.
 
         Raises:
-            ConfigError: Something is missing, such as a container engine; says how to fix it.
+            ConfigError: If something is missing, such as a container engine; says how to fix it.
         """
         return _in_turn([service.check for service in self.services])
 
@@ -219,7 +219,7 @@ class Environment:
         """Run the reply's tool calls concurrently; without any, the episode has terminated.
 
         Raises:
-            ToolFailure: A tool failed. A wrong call is not a failure: the model receives an error.
+            ToolFailure: If a tool failed. A wrong call is no failure: the model receives an error.
         """
         if not reply.tool_calls:
             return Step(terminated=True)
@@ -232,7 +232,7 @@ class Environment:
         """This episode's tools: those in ``self.tools`` now, and the methods marked ``@vf.tool``.
 
         Raises:
-            ConfigError: A tool cannot be used, or two have one name.
+            ConfigError: If a tool is invalid, or two have one name.
         """
         entries = self._tool_entries()
         if self._toolbox is None or entries != self._boxed:
@@ -250,7 +250,7 @@ class Environment:
         uses one without such tools keeps where it comes from as ``self.source``.
 
         Raises:
-            ConfigError: Its tools have no sandbox, or several.
+            ConfigError: If its tools have no sandbox, or several.
         """
         sets = [entry for entry in self._tool_entries() if isinstance(entry, ToolSet)]
         given: set[Any] = {getattr(entry, "source", None) for entry in sets} - {None}
@@ -279,7 +279,7 @@ class Environment:
         """Return a fresh copy for one episode, with its own ``rng``.
 
         Raises:
-            ConfigError: A limit is out of range, or the rubric is none.
+            ConfigError: If a limit is out of range, or the rubric is not a rubric.
         """
         self.check_settings()
         episode = copy.copy(self)
@@ -296,7 +296,7 @@ class Environment:
         """Look at what ``reset`` has set: called after it, before the model is asked.
 
         Raises:
-            ConfigError: A limit, the rubric or a tool cannot be used.
+            ConfigError: If a limit, the rubric or a tool is invalid.
         """
         self.check_settings()
         for entry in self._tool_entries():
@@ -311,7 +311,7 @@ class Environment:
         """Check the limits, the system prompt and the rubric.
 
         Raises:
-            ConfigError: One cannot be used; says what to write.
+            ConfigError: If one of them is invalid; the message says what to write.
         """
         where = self._where
         for name in ("max_turns", "max_tokens", "timeout", "tool_timeout"):
@@ -346,6 +346,6 @@ class Environment:
         return tuple(self.tools)
 
 
-async def _in_turn(asked: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    for ask in asked:
-        await ask()
+async def _in_turn(functions: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    for function in functions:
+        await function()

@@ -18,7 +18,7 @@ def split_sizes(environment: str, num_train: int, num_eval: int) -> dict[Split, 
     """Return how many tasks each split has.
 
     Raises:
-        ConfigError: A split would be empty; names the environment.
+        ConfigError: If a split would be empty; names the environment.
     """
     if num_train < 1 or num_eval < 1:
         raise ConfigError(f"{environment}: num_train and num_eval must be at least 1")
@@ -41,13 +41,13 @@ def distinct_tasks(
     Args:
         environment: Its name, for the seed and error messages.
         draw: Draws a random task.
-        split: Which split.
-        count: How many tasks.
+        split: The split.
+        count: Number of tasks.
         seed: Seed of the tasks.
         by_id: Whether a task's id decides its split; False if ``draw`` keeps the splits apart.
 
     Raises:
-        ConfigError: There are too few different tasks.
+        ConfigError: If there are too few different tasks.
     """
     rng = random.Random(derive_seed(seed, environment, split))
     seen: set[str] = set()

@@ -25,7 +25,7 @@ Factory = Callable[..., Environment]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Reference:
     """Where an environment is written.
 
     Attributes:
@@ -42,6 +42,9 @@ class Place:
     name: str
     what: str = "environment"
 
+    def __str__(self) -> str:
+        return f"{self.what} {self.id!r}"
+
     @property
     def label(self) -> str:
         """A short name, for results and messages: ``my_env``, or ``my_env:MyEnv``."""
@@ -49,8 +52,8 @@ class Place:
         return f"{stem}:{self.name}" if self.name else stem
 
 
-def place_of(id: str, taken: Callable[[str], bool] = lambda name: False) -> Place | None:
-    """Return the place that an environment's id names; None if it is a registered name.
+def parse_reference(id: str, taken: Callable[[str], bool] = lambda name: False) -> Reference | None:
+    """Return the file or module that an id names; None if it is a registered name.
 
     Args:
         id: The id.
@@ -59,12 +62,12 @@ def place_of(id: str, taken: Callable[[str], bool] = lambda name: False) -> Plac
     where, _, name = id.partition(":")
     if where.endswith(".py"):
         file = Path(os.path.abspath(os.path.expanduser(where)))
-        return Place(id, file, _module_name(file), name)
+        return Reference(id, file, _module_name(file), name)
     if taken(where) or not all(part.isidentifier() for part in where.split(".")):
         return None
     # A single word may be a mistyped name, so it is a module's only with something after it.
     if "." in where or (name.isidentifier() and _is_module(where)):
-        return Place(id, None, where, name)
+        return Reference(id, None, where, name)
     return None
 
 
@@ -73,7 +76,7 @@ def absolute(id: str, folder: Path) -> str:
 
     Args:
         id: Any environment's id.
-        folder: What a relative path begins at.
+        folder: The folder that a relative path begins at.
     """
     where, colon, name = id.partition(":")
     if not where.endswith(".py"):
@@ -81,42 +84,42 @@ def absolute(id: str, folder: Path) -> str:
     return f"{os.path.abspath(folder / os.path.expanduser(where))}{colon}{name}"
 
 
-def load(place: Place) -> ModuleType:
-    """Import the module at a place.
+def load(reference: Reference) -> ModuleType:
+    """Import the module of a reference.
 
     The folder that it is imported from is put at the front of ``sys.path``, as Python does for a
     program: so the file finds those beside it, and a worker process finds the file.
 
     Raises:
-        ConfigError: There is no such file or module, its import fails (with the author's lines of
-            the traceback), or its name is that of another module.
+        ConfigError: If there is no such file or module, its import fails (with the author's lines
+            of the traceback), or its name is that of another module.
     """
-    if place.file is not None:
-        _check_file(place, place.file)
-        folder = place.file.parents[place.module.count(".")]
+    if reference.file is not None:
+        _check_file(reference, reference.file)
+        folder = reference.file.parents[reference.module.count(".")]
     else:
         folder = Path.cwd()
-    _put_first(str(folder), always=place.file is not None)
+    _put_first(str(folder), always=reference.file is not None)
     try:
-        module = importlib.import_module(place.module)
+        module = importlib.import_module(reference.module)
     except (Exception, SystemExit) as error:  # whatever the author's code raises
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and place.file is None and f"{place.module}.".startswith(f"{missing}."):
+        if missing and reference.file is None and f"{reference.module}.".startswith(f"{missing}."):
             raise ConfigError(
-                f"{place.what} {place.id!r}: there is no module {missing!r}"
-                f"{', and no environment of that name' * (place.what == 'environment')}. Modules "
-                f"are looked for in {folder} and among what is installed. To name a file, write "
-                "its .py"
+                f"{reference}: there is no module {missing!r}"
+                f"{', and no environment of that name' * (reference.what == 'environment')}. "
+                f"Modules are looked for in {folder} and among what is installed. To name a file, "
+                "write its .py"
             ) from None
         raise ConfigError(
-            f"{place.what} {place.id!r}: importing {place.file or place.module} failed:\n"
-            f"{author_lines(error, place.module)}"
+            f"{reference}: importing {reference.file or reference.module} failed:\n"
+            f"{author_lines(error, reference.module)}"
         ) from error
-    found = getattr(module, "__file__", None)
-    if place.file is not None and not (found and os.path.samefile(found, place.file)):
+    imported = getattr(module, "__file__", None)
+    if reference.file is not None and not (imported and os.path.samefile(imported, reference.file)):
         raise ConfigError(
-            f"{place.what} {place.id!r}: the name of {place.file.name} is that of another module, "
-            f"{found or 'built into Python'}; rename the file"
+            f"{reference}: the name of {reference.file.name} is that of another module, "
+            f"{imported or 'built into Python'}; rename the file"
         )
     return module
 
@@ -127,83 +130,83 @@ def load_object(reference: str, what: str) -> Any:
     Args:
         reference: ``"module:name"`` or ``"file.py:name"``; a relative path begins at the working
             directory.
-        what: What it is, for the errors.
+        what: What the object is, for the errors.
 
     Raises:
-        ConfigError: It cannot be loaded, or there is nothing of this name.
+        ConfigError: If it cannot be loaded, or there is nothing of this name.
     """
     where, _, name = reference.partition(":")
-    place = place_of(reference) or Place(reference, None, where, name)
-    if not name or not (place.file or all(part.isidentifier() for part in where.split("."))):
+    parsed = parse_reference(reference) or Reference(reference, None, where, name)
+    if not name or not (parsed.file or all(part.isidentifier() for part in where.split("."))):
         raise ConfigError(
             f"{what} = {reference!r} must be 'module:name' or 'file.py:name', such as "
             "'./scoring.py:rubric'"
         )
-    module = load(replace(place, what=what))
+    module = load(replace(parsed, what=what))
     if not hasattr(module, name):
-        names = [each for each in vars(module) if not each.startswith("_")]
+        names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
         raise ConfigError(
             f"{what} {reference!r}: there is no {name!r} in {where}.{did_you_mean(name, names)}"
         )
     return getattr(module, name)
 
 
-def find_in(place: Place, registered: Mapping[str, Any]) -> Factory:
-    """Return the class or function at a place that makes its environment.
+def find_in(reference: Reference, registered: Mapping[str, Any]) -> Factory:
+    """Return the class or function of a reference that makes its environment.
 
     Args:
-        place: Where it is.
+        reference: The file or module, and the name in it.
         registered: All registered environments, to which the module may add its own.
 
     Raises:
-        ConfigError: It cannot be loaded, holds no environment, or several and none was named.
+        ConfigError: If it cannot be loaded, holds no environment, or several and none was named.
     """
-    module = load(place)
+    module = load(reference)
     offers = _environments(module) | {
         id: factory for id, factory in registered.items() if _is_from(factory, module)
     }
-    if place.name:
-        return _named(place, module, offers)
+    if reference.name:
+        return _named(reference, module, offers)
     ids = [id for id in offers if id in registered]
     chosen = ids or _leaves(offers)
     if len(chosen) == 1:
         return _factory(offers[chosen[0]], module)
-    where = place.id.partition(":")[0]
+    where = reference.id.partition(":")[0]
     if not chosen:
         raise ConfigError(
-            f"environment {place.id!r}: there is no environment in {where}. Write a class that "
+            f"{reference}: there is no environment in {where}. Write a class that "
             "inherits from vf.Environment, or name a function that returns one: "
             f"{where}:FUNCTION"
         )
     listed = ", ".join(f"{where}:{name}" for name in chosen)
     raise ConfigError(
-        f"environment {place.id!r}: there are {len(chosen)} environments in {where}; name one of "
-        f"them: {listed}"
+        f"{reference}: there are {len(chosen)} environments in {where}; name one of them: {listed}"
     )
 
 
-def _named(place: Place, module: ModuleType, offers: Mapping[str, Any]) -> Factory:
-    where = place.id.partition(":")[0]
-    found = offers.get(place.name, getattr(module, place.name, None))
-    if found is None:
+def _named(reference: Reference, module: ModuleType, offers: Mapping[str, Any]) -> Factory:
+    where = reference.id.partition(":")[0]
+    offer = offers.get(reference.name, getattr(module, reference.name, None))
+    if offer is None:
         raise ConfigError(
-            f"environment {place.id!r}: there is no {place.name!r} in {where}."
-            f"{did_you_mean(place.name, offers)} Its environments: {', '.join(offers) or 'none'}"
+            f"{reference}: there is no {reference.name!r} in {where}."
+            f"{did_you_mean(reference.name, offers)} Its environments: "
+            f"{', '.join(offers) or 'none'}"
         )
-    if not (callable(found) or isinstance(found, Environment | str)):
+    if not (callable(offer) or isinstance(offer, Environment | str)):
         raise ConfigError(
-            f"environment {place.id!r}: {place.name} in {where} is not an environment, nor a class "
-            f"or function that makes one, but {type(found).__name__}"
+            f"{reference}: {reference.name} in {where} is not an environment, nor a class "
+            f"or function that makes one, but {type(offer).__name__}"
         )
-    return _factory(found, module)
+    return _factory(offer, module)
 
 
-def _factory(found: Any, module: ModuleType) -> Factory:
-    if isinstance(found, str):  # registered as "module:name"
-        return getattr(module, found.partition(":")[2])  # type: ignore[no-any-return]
-    if isinstance(found, Environment):
-        return lambda: copy.copy(found)
-    return found  # type: ignore[no-any-return]
+def _factory(offer: Any, module: ModuleType) -> Factory:
+    if isinstance(offer, str):  # registered as "module:name"
+        return getattr(module, offer.partition(":")[2])  # type: ignore[no-any-return]
+    if isinstance(offer, Environment):
+        return lambda: copy.copy(offer)
+    return offer  # type: ignore[no-any-return]
 
 
 def is_environment(value: object) -> bool:
@@ -232,7 +235,7 @@ def _leaves(offers: Mapping[str, Any]) -> list[str]:
         for name in values.values()
         if not isinstance(kind := offers[name], type)
         or (
-            not any(issubclass(each, kind) for each in kinds if each is not kind)
+            not any(issubclass(factory, kind) for factory in kinds if factory is not kind)
             and not any(type(value) is kind for value in offers.values())
         )
     ]
@@ -243,20 +246,18 @@ def _is_from(factory: Any, module: ModuleType) -> bool:
     return home == module.__name__
 
 
-def _check_file(place: Place, file: Path) -> None:
+def _check_file(reference: Reference, file: Path) -> None:
     if not file.is_file():
-        files = [each.name for each in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        raise ConfigError(
-            f"{place.what} {place.id!r}: there is no file {file}.{did_you_mean(file.name, files)}"
-        )
+        names = [path.name for path in file.parent.glob("*.py")]
+        raise ConfigError(f"{reference}: there is no file {file}.{did_you_mean(file.name, names)}")
     if "." in file.stem:
         raise ConfigError(
-            f"{place.what} {place.id!r}: Python cannot import {file.name}, for the dot in its "
+            f"{reference}: Python cannot import {file.name}, for the dot in its "
             "name; rename the file"
         )
-    if place.module in sys.stdlib_module_names or place.module == "vf":
+    if reference.module in sys.stdlib_module_names or reference.module == "vf":
         raise ConfigError(
-            f"{place.what} {place.id!r}: {place.module!r} is the name of another module; rename "
+            f"{reference}: {reference.module!r} is the name of another module; rename "
             f"{file.name}, say to my_{file.name}"
         )
 

@@ -16,24 +16,24 @@ async def make_room(context: Context | None, dialogues: Dialogues, dialogue: Dia
     """Make room for the next answer of a conversation, if its context is nearly full.
 
     Args:
-        context: How; None leaves the conversation as it is.
+        context: The strategy; None leaves the conversation as it is.
         dialogues: All conversations of the episode.
         dialogue: The one that is to be answered.
 
     Raises:
-        InfrastructureError: The model failed, or the conversation cannot be rendered.
-        LimitReached: There is no room left for a summary.
-        ConfigError: The context is too small for an answer and a summary.
+        InfrastructureError: If the model failed, or the conversation cannot be rendered.
+        LimitReached: If there is no room left for a summary.
+        ConfigError: If the context is too small for an answer and a summary.
     """
     if context is None or dialogue.last is None:  # after an answer at the earliest
         return
-    known = [size for size in (context.tokens, dialogues.context_size) if size is not None]
-    if not known:
+    limits = [size for size in (context.tokens, dialogues.context_size) if size is not None]
+    if not limits:
         return
     if isinstance(context, Compact):
-        await _compact(context, min(known), dialogues, dialogue)
+        await _compact(context, min(limits), dialogues, dialogue)
     else:
-        _drop(context, min(known), dialogues, dialogue)
+        _drop(context, min(limits), dialogues, dialogue)
 
 
 async def _compact(context: Compact, size: int, dialogues: Dialogues, dialogue: Dialogue) -> None:
@@ -72,23 +72,23 @@ def _drop(context: DropToolResults, size: int, dialogues: Dialogues, dialogue: D
     if used <= min(context.at * size, size - dialogues.episode.sampling.max_tokens):
         return
     messages = dialogue.conversation.messages
-    results = [place for place, each in enumerate(messages) if each.role == "tool"]
+    results = [index for index, message in enumerate(messages) if message.role == "tool"]
     old = {
-        place
-        for place in results[: max(0, len(results) - context.keep)]
-        if len(messages[place].content) > len(context.note)
+        index
+        for index in results[: max(0, len(results) - context.keep)]
+        if len(messages[index].content) > len(context.note)
     }
     if not old:
         return
     shorter = [
-        replace(each, content=context.note) if place in old else each
-        for place, each in enumerate(messages)
+        replace(message, content=context.note) if index in old else message
+        for index, message in enumerate(messages)
     ]
     reason = (
         f"the context had {used:,} of {size:,} tokens, and {len(old)} tool "
         f"result{'s were' if len(old) > 1 else ' was'} left out"
     )
-    parent = next(n for n, each in enumerate(dialogues.lineages) if each is dialogue.lineage)
+    parent = next(n for n, lineage in enumerate(dialogues.lineages) if lineage is dialogue.lineage)
     dialogue.restart(shorter, Fork(0, reason, "dropped"), parent)
 
 

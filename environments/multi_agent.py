@@ -120,7 +120,7 @@ class MultiAgentEnvironment(Environment):
         """Run the tool calls of a role's reply concurrently, and return the results.
 
         Raises:
-            ToolFailure: A tool failed. A wrong call is not a failure: the role receives an error.
+            ToolFailure: If a tool failed. A wrong call is no failure: the role receives an error.
         """
         box = self._boxes[role]
         return await box.run(reply.tool_calls, turn=self.turn, timeout=self.tool_timeout)
@@ -129,7 +129,7 @@ class MultiAgentEnvironment(Environment):
         """Check that everything that episodes need is there, and that every player can play.
 
         Raises:
-            ConfigError: Something is missing or wrong; says how to fix it.
+            ConfigError: If something is missing or wrong; says how to fix it.
         """
         self.check_settings()
         for name, player in self.players.items():
@@ -143,7 +143,7 @@ class MultiAgentEnvironment(Environment):
         """Check the limits, the roles and the rubric.
 
         Raises:
-            ConfigError: One cannot be used; says what to write.
+            ConfigError: If one of them is invalid; the message says what to write.
         """
         super().check_settings()
         only_grows(self.context, self._where, "the contexts of roles only grow")
@@ -178,7 +178,7 @@ class MultiAgentEnvironment(Environment):
         """Check that there is such a role.
 
         Raises:
-            ConfigError: There is none; names the setting, and the nearest role.
+            ConfigError: If there is none; names the setting, and the nearest role.
         """
         if name not in self.roles:
             hint = did_you_mean(name, self.roles)
@@ -278,7 +278,7 @@ class _RoleTurns:
         """Have roles answer at the same time, and return their messages.
 
         Raises:
-            LimitReached: One has no room left. What the others said is recorded.
+            LimitReached: If one has no room left. The others' messages are recorded.
         """
         budget = self.episode.sampling.max_tokens
         policies = [role for role in acting if self.seats[role].player is None]
@@ -288,25 +288,25 @@ class _RoleTurns:
         if budget < 1:
             raise LimitReached(StopReason.MAX_TOKENS)
         first = len(self.trace.turns)
-        numbers = {role: first + place for place, role in enumerate(policies)}
+        numbers = {role: first + index for index, role in enumerate(policies)}
         with self.episode.phase("model"):
             works = [
                 asyncio.create_task(self._answer(role, numbers.get(role), budget))
                 for role in acting
             ]
             try:
-                found = await asyncio.gather(*works)
+                answers = await asyncio.gather(*works)
             finally:
                 for work in works:
                     work.cancel()
                 await asyncio.gather(*works, return_exceptions=True)
         reached: LimitReached | None = None
         replies: dict[str, Message] = {}
-        for role, (reply, seconds) in zip(acting, found, strict=True):
+        for role, (reply, seconds) in zip(acting, answers, strict=True):
             if isinstance(reply, LimitReached):
                 reached = reached or reply
             else:
-                replies[role] = self._said(role, numbers.get(role), reply, seconds)
+                replies[role] = self._record_answer(role, numbers.get(role), reply, seconds)
         if reached is not None:
             raise reached
         return replies
@@ -336,8 +336,10 @@ class _RoleTurns:
             reply = limit
         return reply, time.perf_counter() - started
 
-    def _said(self, role: str, number: int | None, reply: Reply, seconds: float) -> Message:
-        """Record what a role said."""
+    def _record_answer(
+        self, role: str, number: int | None, reply: Reply, seconds: float
+    ) -> Message:
+        """Record a role's answer, and return its message."""
         seat, trace = self.seats[role], self.trace
         record, conversation = seat.record, seat.conversation
         record.answers += 1
@@ -347,7 +349,7 @@ class _RoleTurns:
             turn = len(trace.turns)
             if turn != number and conversation.branches:  # one before it had no room to answer
                 turns = conversation.branches[-1].turn_index
-                turns[:] = [turn if each == number else each for each in turns]
+                turns[:] = [turn if index == number else index for index in turns]
             seat.lineage.turns.append(turn)
             seat.lineage.answers.append(len(conversation.messages))
             trace.turns.append(

@@ -72,15 +72,15 @@ class NestedEpisodes:
             environment: The definition. Its ``context``, ``tool_timeout`` and ``timeout`` are
                 replaced by those of the episode around it.
             task: Its task.
-            name: Whose it is.
+            name: The name of the agent that plays it.
             timeout: Seconds that its tools may take. The model's answers do not count.
 
         Returns:
             Why it ended (``max_seconds``: its time was over), and its record.
 
         Raises:
-            InfrastructureError: The model or a tool failed.
-            ConfigError: It is set up wrongly, or whoever answers has one conversation only.
+            InfrastructureError: If the model or a tool failed.
+            ConfigError: If it is set up wrongly, or the model has a single conversation.
         """
         around, whole = self._episode.environment, self._episode.trace
         if getattr(self._episode.model, "one_conversation", False):
@@ -99,7 +99,7 @@ class NestedEpisodes:
         trace = Trace(environment=own.id, task=task, seed=seed)
         seconds = min(timeout, SHARE * around.timeout - self._spent)
         if around.max_tokens is not None:
-            taken = whole.completion_tokens + sum(each.tokens for each in self._open)
+            taken = whole.completion_tokens + sum(nested.tokens for nested in self._open)
             own.max_tokens = min(own.max_tokens or around.max_tokens, around.max_tokens - taken)
         if own.max_tokens is not None and own.max_tokens < 1:
             return StopReason.MAX_TOKENS, trace
@@ -114,7 +114,7 @@ class NestedEpisodes:
             seed=seed,
             trace=trace,
             activity=activity,
-            first_turn=len(whole.turns) + sum(len(each.trace.turns) for each in self._open),
+            first_turn=len(whole.turns) + sum(len(nested.trace.turns) for nested in self._open),
             fork=Fork(0, f"{name} was called", "conversation"),
         )
         entry = _Nested(name, trace, own.max_tokens or 0)
@@ -146,5 +146,5 @@ class NestedEpisodes:
     def join(self) -> None:
         """Write those that were begun into the trace, behind what it holds."""
         begun, self._open = self._open, []
-        for each in begun:
-            join(self._episode.trace, self._lineages, each.trace, each.name)
+        for nested in begun:
+            join(self._episode.trace, self._lineages, nested.trace, nested.name)

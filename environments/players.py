@@ -54,8 +54,8 @@ class SamplingTable(BaseModel):
 
     def sampling(self, default: Sampling) -> Sampling:
         """Return how it samples: as the table says, and as the default where it does not."""
-        said = self.model_fields_set & {*_SAMPLING}
-        return default.with_(**{name: getattr(self, name) for name in said})
+        given = self.model_fields_set & {*_SAMPLING}
+        return default.with_(**{name: getattr(self, name) for name in given})
 
 
 class CheckpointTable(SamplingTable):
@@ -96,21 +96,21 @@ class ChatTable(SamplingTable):
 
         Args:
             table: The settings.
-            where: Which setting it is, such as ``textarena.opponent``.
+            where: The setting's name, such as ``textarena.opponent``.
 
         Raises:
-            ConfigError: A key or a value is wrong, or the variable that should hold the key is
+            ConfigError: If a key or a value is wrong, or the variable that should hold the key is
                 not set.
         """
-        found = checked(cls, table, under=where)
-        found.key(where)
-        return found
+        settings = checked(cls, table, under=where)
+        settings.key(where)
+        return settings
 
     def key(self, where: str) -> str | None:
         """Return the API's key, if the table names one.
 
         Raises:
-            ConfigError: The variable that should hold it does not.
+            ConfigError: If the variable that should hold it does not.
         """
         if self.api_key_env is None:
             return None
@@ -123,7 +123,7 @@ class ChatTable(SamplingTable):
         """Return the model; it connects when it is first asked.
 
         Raises:
-            ConfigError: The API needs a key, and there is none.
+            ConfigError: If the API needs a key, and there is none.
         """
         from vf.inference.models.chat_model import ChatModel  # loads aiohttp
 
@@ -163,11 +163,11 @@ class Player:
 
         Args:
             played_by: See :data:`PlayedBy`.
-            where: Which setting it is, for the errors.
-            default: How a model samples where it does not say.
+            where: The setting's name, for the errors.
+            default: Sampling where the table does not say.
 
         Raises:
-            ConfigError: Nothing of the kind can play.
+            ConfigError: If nothing of the kind can play.
         """
         if isinstance(played_by, Mapping) and "checkpoint" in played_by:
             from vf.inference.models.frozen_model import FrozenModel  # loads aiohttp

@@ -17,7 +17,7 @@ from typing import Any
 
 from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
-from vf.environments.locate import Factory, find_in, is_environment, place_of
+from vf.environments.locate import Factory, find_in, is_environment, parse_reference
 from vf.runtime.errors import ConfigError, author_lines, did_you_mean
 
 ENTRY_POINT_GROUP = "vf.environments"
@@ -38,7 +38,7 @@ def register(id: str, factory: str | Factory | AgentEnvironment) -> None:
             :class:`~vf.environments.agent.AgentEnvironment`, which then takes no arguments.
 
     Raises:
-        ConfigError: The name is taken by something else, or has a colon in it, or the object of
+        ConfigError: If the name is taken by something else, or has a colon in it, or the object of
             another class is registered instead of the class.
     """
     if ":" in id:
@@ -64,9 +64,9 @@ def registrar(id: str) -> str | None:
     Another process has to import this module, before it can make the environment.
 
     Args:
-        id: As :func:`make` takes it.
+        id: An id, as :func:`make` takes it.
     """
-    return None if place_of(id, is_registered) else _registrars.get(id.partition(":")[0])
+    return None if parse_reference(id, is_registered) else _registrars.get(id.partition(":")[0])
 
 
 def registered() -> list[str]:
@@ -100,12 +100,12 @@ def _check_numbers(id: str, factory: Factory, kwargs: dict[str, Any]) -> None:
     """Refuse true and false for a number, which Python takes for 1 and 0, and endless numbers.
 
     Raises:
-        ConfigError: One was given.
+        ConfigError: If one was given.
     """
     for name, value in kwargs.items():
         parameter = inspect.signature(factory).parameters.get(name)
-        wanted = "" if parameter is None else str(parameter.annotation)
-        if isinstance(value, bool) and _NUMBER.search(wanted) and "bool" not in wanted:
+        annotation = "" if parameter is None else str(parameter.annotation)
+        if isinstance(value, bool) and _NUMBER.search(annotation) and "bool" not in annotation:
             raise ConfigError(
                 f"environment {id!r}: {name} = {str(value).lower()}: must be a number"
             )
@@ -131,13 +131,13 @@ def make(id: str, **kwargs: Any) -> Environment:
         **kwargs: The other arguments.
 
     Raises:
-        ConfigError: No such environment (the nearest names are shown), two of the same name, it
-            cannot be imported (with the author's lines of the traceback), or it does not take
-            one of the arguments. The message names the environment.
+        ConfigError: If there is no such environment (the nearest names are shown), two have the
+            name, it cannot be imported (with the author's lines of the traceback), or it does
+            not take one of the arguments. The message names the environment.
     """
-    place = place_of(id, is_registered)
-    name, colon, first = (id, "", "") if place is not None else id.partition(":")
-    factory = find(name) if place is None else find_in(place, _registered)
+    reference = parse_reference(id, is_registered)
+    name, colon, first = (id, "", "") if reference is not None else id.partition(":")
+    factory = find(name) if reference is None else find_in(reference, _registered)
     if colon:
         parameter = _first_parameter(id, factory)
         if parameter in kwargs:
@@ -167,15 +167,15 @@ def make(id: str, **kwargs: Any) -> Environment:
             f"environment {id!r} gave a {type(environment).__name__}, not a vf.Environment: "
             "name a class that inherits from it, or a function that returns one"
         )
-    environment.id = id if place is None else place.label
+    environment.id = id if reference is None else reference.label
     environment.check_settings()
     return environment
 
 
 def label(id: str) -> str:
     """Return the short name of an environment: its id, but of a file without its folder."""
-    place = place_of(id, is_registered)
-    return id if place is None else place.label
+    reference = parse_reference(id, is_registered)
+    return id if reference is None else reference.label
 
 
 def is_registered(name: str) -> bool:
@@ -202,21 +202,24 @@ def find(id: str) -> Factory:
     """Return the class or function that makes an environment.
 
     Raises:
-        ConfigError: No such environment (the nearest names are shown), or it cannot be imported.
+        ConfigError: If there is no such environment (the nearest names are shown), or it cannot
+            be imported.
     """
-    found = list(
+    entry_points = list(
         {point.value: point for point in installed_environments().select(name=id)}.values()
     )
     if id in _registered:
-        return _registered_in_code(id, found)
-    if len(found) > 1:
-        sources = " and ".join(_source(point) for point in found)
+        return _registered_in_code(id, entry_points)
+    if len(entry_points) > 1:
+        sources = " and ".join(_source(point) for point in entry_points)
         raise ConfigError(
             f"two installed packages offer an environment {id!r}: {sources}. Uninstall one of "
             f"them, or rename one in its pyproject.toml, {_TABLE}"
         )
-    if found:
-        return _load(id, found[0].value, f"in pyproject.toml of {_package(found[0])}, {_TABLE}")
+    if entry_points:
+        return _load(
+            id, entry_points[0].value, f"in pyproject.toml of {_package(entry_points[0])}, {_TABLE}"
+        )
     names = registered()
     file = Path(f"{id}.py")
     hint = f" To use the file {file}, write ./{file}." if file.is_file() else ""
@@ -233,10 +236,10 @@ def _registered_in_code(id: str, installed: Sequence[EntryPoint]) -> Factory:
     written = target if isinstance(target, AgentEnvironment) else factory
     name = getattr(written, "__qualname__", "")
     for point in installed:
-        package, _, offered = point.value.partition(":")
+        package, _, factory_name = point.value.partition(":")
         # A package may well register what its entry point names, from wherever it lies in it.
         ours = written.__module__.partition(".")[0] == package.partition(".")[0]
-        if not (point.value == target or (ours and name in (offered, ""))):
+        if not (point.value == target or (ours and name in (factory_name, ""))):
             raise ConfigError(
                 f"two environments are called {id!r}: {written.__module__}:{name}, registered in "
                 f"code, and that of the installed package {_source(point)}. Register yours under "
@@ -245,9 +248,11 @@ def _registered_in_code(id: str, installed: Sequence[EntryPoint]) -> Factory:
     return factory
 
 
-def _maker(found: Any) -> Any:
+def _maker(registered: Any) -> Any:
     """Return what makes an environment: a function that copies one that is made already."""
-    return partial(copy.copy, found) if isinstance(found, AgentEnvironment) else found
+    return (
+        partial(copy.copy, registered) if isinstance(registered, AgentEnvironment) else registered
+    )
 
 
 def _load(id: str, target: str, where: str) -> Factory:
@@ -277,14 +282,14 @@ def _load(id: str, target: str, where: str) -> Factory:
             f"{author_lines(error, module)}"
         ) from error
     if not hasattr(loaded, name):
-        offered = [
+        names = [
             key
             for key, value in vars(loaded).items()
             if isinstance(value, type) and is_environment(value)
         ]
         raise ConfigError(
             f"environment {id!r}: cannot load {target!r}: {module} has no {name!r}."
-            f"{did_you_mean(name, offered)} Its environments: {', '.join(offered) or 'none'}; "
+            f"{did_you_mean(name, names)} Its environments: {', '.join(names) or 'none'}; "
             f"correct the name {where}"
         )
     factory = _maker(getattr(loaded, name))

@@ -80,7 +80,7 @@ def check_one_reward(environment: Environment, tasks: Iterable[Task], peer: str)
         peer: The trainer, for the error.
 
     Raises:
-        ConfigError: The policy plays several roles, and the reward is their mean.
+        ConfigError: If the policy plays several roles, and the reward is their mean.
     """
     if getattr(environment.rubric, "outcome", None) is not mean_role_reward:
         return

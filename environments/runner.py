@@ -71,7 +71,7 @@ async def rollout(
         environment: The definition; the rollout works on its own copy.
         task: The problem.
         model: The model that answers.
-        sampling: How to sample each turn; by default with the model's own settings. Its ``seed`` is
+        sampling: Settings of each turn; by default the model's own. Its ``seed`` is
             replaced by one per turn.
         seed: Seed of the episode: the environment's ``rng`` and every turn derive from it.
         activity: Kept up to date with what the rollout does.
@@ -80,8 +80,8 @@ async def rollout(
         The trace, also where something failed.
 
     Raises:
-        ConfigError: The environment or its tools are set up wrongly.
-        asyncio.CancelledError: The caller gave up; the environment is closed first.
+        ConfigError: If the environment or its tools are set up wrongly.
+        asyncio.CancelledError: If the caller gave up; the environment is closed first.
     """
     own = environment.episode(derive_seed(seed, "environment"))
     own.task_sandbox = spec_of(environment, task)

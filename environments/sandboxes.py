@@ -66,8 +66,10 @@ def spec_of(environment: Environment, task: Task) -> SandboxSpec | None:
 
 def sources(environment: Environment) -> list[SandboxSource]:
     """Return where sandboxes come from: services that are sources, and ``self.source``."""
-    known = [*environment.services, getattr(environment, "source", None)]
-    return list(dict.fromkeys(each for each in known if isinstance(each, SandboxSource)))
+    services = [*environment.services, getattr(environment, "source", None)]
+    return list(
+        dict.fromkeys(service for service in services if isinstance(service, SandboxSource))
+    )
 
 
 def backend_of(environment: Environment) -> str:
@@ -75,15 +77,15 @@ def backend_of(environment: Environment) -> str:
 
     Several are separated by commas.
     """
-    named = [each for each in sources(environment) if isinstance(each, NamedSource)]
-    return ", ".join(dict.fromkeys(each.backend for each in named))
+    named = [source for source in sources(environment) if isinstance(source, NamedSource)]
+    return ", ".join(dict.fromkeys(source.backend for source in named))
 
 
 def check_sandboxes(environment: Environment, tasks: Iterable[Task]) -> None:
     """Look whether the sandboxes of tasks can be made, as far as that shows at once.
 
     Raises:
-        ConfigError: One cannot; names the task and the field.
+        ConfigError: If one cannot; names the task and the field.
     """
     for task in tasks if brings_sandboxes(environment) else ():
         spec = spec_of(environment, task)
@@ -99,8 +101,8 @@ def most_containers(environment: Environment) -> int | None:
 
     They are divided between worker processes, each of which needs one.
     """
-    bounded = [each for each in sources(environment) if isinstance(each, BoundedSource)]
-    bounds = [each.max_containers for each in bounded]
+    bounded = [source for source in sources(environment) if isinstance(source, BoundedSource)]
+    bounds = [source.max_containers for source in bounded]
     return min((most for most in bounds if most is not None), default=None)
 
 
@@ -110,7 +112,7 @@ async def prefetch(environment: Environment, tasks: Iterable[Task]) -> None:
     What fails here fails again in the rollout, and is its error.
 
     Raises:
-        ConfigError: A sandbox cannot be made as its task has it.
+        ConfigError: If a sandbox cannot be made as its task has it.
     """
     if brings_sandboxes(environment):
         specs = [spec_of(environment, task) for task in tasks]

@@ -38,7 +38,7 @@ _MOST_ROUNDS = 8  # of tool calls in one answer
 
 
 class _Trouble(Exception):
-    """One attempt at an answer failed; the cause says how."""
+    """One attempt at an answer failed; ``__cause__`` says how."""
 
     def __init__(self, problem: str, error: Exception | None = None) -> None:
         super().__init__(problem)
@@ -90,7 +90,7 @@ class SimulatedUser:
         retries: Further attempts at an answer, once it is known that the user can answer.
 
     Raises:
-        ConfigError: Nothing of the kind can play, or an argument is out of range.
+        ConfigError: If nothing of the kind can play, or an argument is out of range.
     """
 
     def __init__(
@@ -134,19 +134,23 @@ class SimulatedUser:
         Args:
             environment: The episode; its ``rng`` gives the seed of the answers.
             goal: What the user wants and knows.
-            said: What was said before, as the policy reads it: the task's prompt. What has the role
-                ``user`` in it are the user's first words.
+            said: Messages before, as the policy reads them: the task's prompt. Those of the role
+                    ``user`` are the user's first words.
             persona: Who the user is, and how they talk.
             tools: What the user can do, as the tools of an environment are written.
         """
         system = self.rules.format(persona=persona, goal=goal)
-        before = [(_OTHER[each.role], each) for each in as_messages(said) if each.role in _OTHER]
+        before = [
+            (_OTHER[message.role], message)
+            for message in as_messages(said)
+            if message.role in _OTHER
+        ]
         if not before or before[0][0] == "assistant":  # most chat templates want the other first
             before.insert(0, ("user", Message("user", GREETING)))
         messages = [Message("system", system)]
-        messages += [Message(role, each.content) for role, each in before]
+        messages += [Message(role, message.content) for role, message in before]
         box = ToolBox(
-            [each if isinstance(each, Tool) else Tool.from_function(each) for each in tools]
+            [tool if isinstance(tool, Tool) else Tool.from_function(tool) for tool in tools]
         )
         return UserConversation(self, environment, messages, box)
 
@@ -154,7 +158,7 @@ class SimulatedUser:
         """Greet whoever plays, once: a :class:`~vf.tools.episode.Service` asks before a run begins.
 
         Raises:
-            ConfigError: There is no answer.
+            ConfigError: If there is no answer.
         """
         if isinstance(self.model, ScriptedModel):
             return
@@ -204,18 +208,18 @@ class UserConversation:
             the conversation, or has no answer to what was said.
 
         Raises:
-            UserFailure: Whoever plays did not answer, and neither did they answer a greeting.
-            ToolFailure: One of the user's tools failed.
+            UserFailure: If whoever plays answers neither this nor a greeting.
+            ToolFailure: If one of the user's tools failed.
         """
         if self.ended is not None:
             return Step(terminated=True)
         self.messages.append(Message("user", self.heard(reply)))
         try:
             with self._timed():
-                said = await self._say()
+                text = await self._say()
         finally:
             self._record()
-        return Step(said or [], terminated=self.ended is not None)
+        return Step(text or [], terminated=self.ended is not None)
 
     def heard(self, reply: Message | str) -> str:
         """Return what of a message the user hears: its text, cut to ``hears`` characters."""
@@ -234,10 +238,10 @@ class UserConversation:
                     await self._greet()
                 trouble = error
                 continue
-            said, stop, _ = text.partition(self._user.stop)
+            words, stop, _ = text.partition(self._user.stop)
             if stop:
                 self.ended = STOPPED
-            return said.strip()
+            return words.strip()
         self.ended = f"no answer: {trouble}"
         return None
 
@@ -245,7 +249,7 @@ class UserConversation:
         """Let the user act and speak once.
 
         Raises:
-            _Trouble: There was no answer.
+            _Trouble: If there was no answer.
         """
         conversation = self._conversation
         for _ in range(_MOST_ROUNDS):
@@ -263,10 +267,10 @@ class UserConversation:
         raise _Trouble(f"{_MOST_ROUNDS} rounds of tool calls, and no word")
 
     async def _greet(self) -> None:
-        """See that the user can answer where the policy has said nothing.
+        """Check that the user can answer where the policy has said nothing.
 
         Raises:
-            UserFailure: They cannot.
+            UserFailure: If they cannot.
         """
         greeting = [self.messages[0], Message("user", GREETING)]
         for attempt in range(1 + self._user.retries):
@@ -286,7 +290,7 @@ class UserConversation:
         """Ask whoever plays for one message.
 
         Raises:
-            _Trouble: There is none.
+            _Trouble: If there is none.
         """
         seed = derive_seed(self._seed, len(conversation.messages), attempt)
         self._requests += 1

@@ -55,10 +55,10 @@ class SubAgent:
             ]
 
     Args:
-        name: What the model calls it by.
-        description: What it is for, as the model reads it.
+        name: The tool's name.
+        description: The tool's description, as the model reads it.
         system_prompt: The beginning of its conversation, unless None.
-        tools: What it can call, as an environment's tools are written. A method of the environment
+        tools: The sub-agent's tools, as an environment's are written. A method of the environment
             works on the episode.
         max_turns: Answers in one conversation.
         max_tokens: Tokens sampled in one conversation.
@@ -67,7 +67,7 @@ class SubAgent:
             half of the environment's ``timeout``. The answers of a served model do not count.
 
     Raises:
-        ConfigError: An argument cannot be used; says what to write.
+        ConfigError: If an argument is invalid; the message says what to write.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class SubAgent:
                 if not isinstance(entry, ToolSet | Tool):
                     Tool.from_function(entry)
         except ConfigError as error:
-            told = str(error).removeprefix(f"environment {name}: ")
-            raise ConfigError(f"{where}: {told}") from error
+            problem = str(error).removeprefix(f"environment {name}: ")
+            raise ConfigError(f"{where}: {problem}") from error
         self._sets = [entry for entry in entries if isinstance(entry, ToolSet)]
 
     @property
@@ -127,7 +127,7 @@ class SubAgent:
         """Return the tool of one episode.
 
         Raises:
-            ConfigError: The episode has several roles, or the tools cannot be used in time.
+            ConfigError: If the episode has several roles, or the tools cannot be used in time.
         """
         where = f"vf.SubAgent {self.name!r}"
         if isinstance(episode, MultiAgentEnvironment):
@@ -156,8 +156,8 @@ class SubAgent:
         return definition
 
     def _problem(self, reason: StopReason) -> str:
-        told = _LIMITS.get(reason, reason.value).format(max_turns=self.max_turns)
-        return f"{self.name} gave no answer: {told}"
+        why = _LIMITS.get(reason, reason.value).format(max_turns=self.max_turns)
+        return f"{self.name} gave no answer: {why}"
 
 
 class _Bound:
@@ -185,9 +185,9 @@ class _Bound:
         if self._calls >= agent.max_calls:
             raise ToolError(f"{agent.name} can be called only {agent.max_calls} times")
         self._calls += 1
-        asked = Task(f"{self._episode.id}/{agent.name}", writable(task))
+        question = Task(f"{self._episode.id}/{agent.name}", writable(task))
         reason, trace = await nested.play(
-            agent._definition(self._episode), asked, agent.name, agent.timeout
+            agent._definition(self._episode), question, agent.name, agent.timeout
         )
         if reason is not StopReason.TERMINATED:
             raise ToolError(agent._problem(reason))

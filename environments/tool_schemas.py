@@ -26,7 +26,7 @@ async def tool_schemas(environment: Environment, task: Task) -> list[dict[str, A
         task: The task to reset it for.
 
     Raises:
-        ConfigError: A tool cannot be used.
+        ConfigError: If a tool is invalid.
     """
     episode = environment.episode(0)
     schemas = episode.toolbox.schemas()

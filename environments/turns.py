@@ -27,8 +27,8 @@ async def take_turns(episode: Episode) -> StopReason:
     """Play an episode, and return why it ended.
 
     Raises:
-        InfrastructureError: A part of it failed.
-        ConfigError: The environment or its tools are set up wrongly.
+        InfrastructureError: If a part of it failed.
+        ConfigError: If the environment or its tools are set up wrongly.
     """
     turns = _Turns(episode)
     try:
@@ -110,7 +110,7 @@ class _Turns:
         """Make sure that the tools are still those that the model was shown.
 
         Raises:
-            ConfigError: They were changed in mid-episode.
+            ConfigError: If they were changed in mid-episode.
         """
         toolbox = self.environment.toolbox
         if toolbox is not self.toolbox and toolbox.schemas() != self.trace.tools:
@@ -125,7 +125,7 @@ async def ask(environment: Environment, name: str, *args: Any) -> Any:
     """Call an environment's method, and put its name on whatever it raises.
 
     Raises:
-        EnvironmentFailure: It raised something of its own.
+        EnvironmentFailure: If it raised something of its own.
     """
     try:
         return await call(getattr(environment, name), *args)
@@ -139,7 +139,7 @@ def as_observed(name: str, observation: Observation) -> list[Message]:
     """Return what ``reset`` or ``step`` returned as messages.
 
     Raises:
-        EnvironmentFailure: It is none.
+        EnvironmentFailure: If it is not one.
     """
     try:
         return as_messages(observation)
@@ -169,7 +169,7 @@ def check_info(info: dict[str, Any]) -> dict[str, Any]:
     """Return a step's info, if the trace can record it.
 
     Raises:
-        EnvironmentFailure: It is not a dict of JSON.
+        EnvironmentFailure: If it is not a dict of JSON.
     """
     if not isinstance(info, dict):
         raise EnvironmentFailure(f"step returned {type(info).__name__} as info, not a dict")

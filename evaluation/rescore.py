@@ -13,7 +13,7 @@ from statistics import fmean
 from types import ModuleType
 from typing import Any
 
-from vf.environments.locate import is_environment, load, place_of
+from vf.environments.locate import is_environment, load, parse_reference
 from vf.environments.registry import is_registered, make, registered, registrar
 from vf.rubrics.group import AnyRubric, score_group
 from vf.runtime.errors import ConfigError, InfrastructureError, RubricError, did_you_mean
@@ -138,23 +138,23 @@ def load_rubric(name: str, args: dict[str, Any] | None = None) -> AnyRubric:
     Raises:
         ConfigError: It cannot be loaded or called, or is not a rubric.
     """
-    place = place_of(name, is_registered)
+    reference = parse_reference(name, is_registered)
     where, colon, _ = name.partition(":")
-    if place is None and colon and not is_registered(where):
+    if reference is None and colon and not is_registered(where):
         raise ConfigError(f"--rubric: cannot load {name!r}: there is no module {where!r}")
-    if place is None:
+    if reference is None:
         return make(name, **(args or {})).rubric
     try:
-        module = load(replace(place, what="rubric"))
+        module = load(replace(reference, what="rubric"))
     except ConfigError as error:
         raise ConfigError(f"--rubric: cannot load {name!r}: {error}") from error
-    if not place.name:
+    if not reference.name:
         found = _only_rubric(module, where)
-    elif hasattr(module, place.name) or place.name in _environments(module):
-        found = getattr(module, place.name, None)
+    elif hasattr(module, reference.name) or reference.name in _environments(module):
+        found = getattr(module, reference.name, None)
     else:
-        near = did_you_mean(place.name, [*_environments(module), *vars(module)])
-        raise ConfigError(f"--rubric: there is no {place.name!r} in {where}.{near}")
+        near = did_you_mean(reference.name, [*_environments(module), *vars(module)])
+        raise ConfigError(f"--rubric: there is no {reference.name!r} in {where}.{near}")
     if found is None or is_environment(found):
         return make(name, **(args or {})).rubric
     if isinstance(found, type) or not hasattr(found, "score"):

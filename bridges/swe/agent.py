@@ -11,7 +11,7 @@ from vf.bridges.swe.rows import Instance
 from vf.environments.agent import AgentEnvironment
 from vf.environments.agents.attempt import Attempt, Work
 from vf.environments.agents.command import Program
-from vf.environments.agents.places import SandboxPlace
+from vf.environments.agents.workspaces import SandboxWorkspace
 from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError
 from vf.runtime.own_deadline import own_deadline
@@ -77,7 +77,7 @@ class _Attempt(Attempt):
     ) -> None:
         program = agent.program
         self.agent, self.instance = agent, Instance.of(task)
-        self.container = _Place(agent, self.instance, agent.spec(task))
+        self.container = _Workspace(agent, self.instance, agent.spec(task))
         work = Work(program.command, program.env, program.collect, ())
         super().__init__(work, self.container, task, endpoint, info)
 
@@ -106,7 +106,7 @@ class _Attempt(Attempt):
         return recorded(verdict, patch)
 
 
-class _Place(SandboxPlace):
+class _Workspace(SandboxWorkspace):
     """The task's container, made ready."""
 
     def __init__(self, agent: SweProgram, instance: Instance, spec: SandboxSpec) -> None:

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 
 from vf.environments.agents import placeholders
-from vf.environments.agents.places import Place
 from vf.environments.agents.process import Output
+from vf.environments.agents.workspaces import Workspace
 from vf.inference.endpoint.address import Endpoint
 from vf.traces.messages import writable
 from vf.traces.task import Task
@@ -47,9 +47,9 @@ class Attempt:
     """A program at work on one task; see :class:`vf.environments.agent.Attempt`."""
 
     def __init__(
-        self, work: Work, place: Place, task: Task, endpoint: Endpoint, info: dict[str, Any]
+        self, work: Work, workspace: Workspace, task: Task, endpoint: Endpoint, info: dict[str, Any]
     ) -> None:
-        self.work, self.place, self.task, self.info = work, place, task, info
+        self.work, self.workspace, self.task, self.info = work, workspace, task, info
         self.endpoint = endpoint
         self.stdout = ""
         self.opened = False
@@ -58,17 +58,17 @@ class Attempt:
         """Run the program, and return its standard output.
 
         Raises:
-            ProgramFailed: Its exit code is not 0.
+            ProgramFailed: If its exit code is not 0.
         """
-        self.endpoint = await self.place.open(self.endpoint)
+        self.endpoint = await self.workspace.open(self.endpoint)
         self.opened = True
-        file = await self.place.write("task.json", self._described())
+        file = await self.workspace.write("task.json", self._described())
         values = placeholders.values(self.task, self.endpoint, file)
         command = placeholders.fill(self.work.command, values)
         environ = {**self.endpoint.environ(), "VF_TASK": file, **self.work.env}
         output, code = Output(), None
         try:
-            code = await self.place.run(command, environ, output)
+            code = await self.workspace.run(command, environ, output)
         finally:
             self.stdout = writable(output.stdout.text())
             self.info["program"] = self._record(output, code)
@@ -86,21 +86,21 @@ class Attempt:
         if not self.opened:
             return
         if self.work.collect:
-            self.info["files"] = await self.place.files(self.work.collect)
+            self.info["files"] = await self.workspace.files(self.work.collect)
         if self.work.score_command:
             await self._score()
 
     async def close(self) -> None:
-        """Remove the place."""
-        await self.place.close()
+        """Remove the workspace."""
+        await self.workspace.close()
 
     async def _score(self) -> None:
         output, problem = Output(), "it took too long"
         try:
             code = await self._scored(output)
             problem = f"exit code {code}{_complaint(output.stderr.text())}" if code else ""
-            if self.place.lost:
-                problem = f"it could not run: {self.place.lost}"
+            if self.workspace.lost:
+                problem = f"it could not run: {self.workspace.lost}"
         except OSError as error:
             problem = f"it could not run: {error}"
         finally:
@@ -109,11 +109,11 @@ class Attempt:
                 _warn_once(problem)
 
     async def _scored(self, output: Output) -> int:
-        await self.place.stop()
-        task = await self.place.write("task.json", self._described(answer=True))
-        printed = await self.place.write("output.txt", self.stdout)
+        await self.workspace.stop()
+        task = await self.workspace.write("task.json", self._described(answer=True))
+        printed = await self.workspace.write("output.txt", self.stdout)
         values = placeholders.values(self.task, self.endpoint, task)
-        command = await self.place.own_files(self.work.score_command)
+        command = await self.workspace.own_files(self.work.score_command)
         environ = {
             "VF_TASK": task,
             "VF_OUTPUT": printed,
@@ -122,7 +122,7 @@ class Attempt:
             "HOME": os.path.dirname(printed),  # where the program has left nothing
             **self.work.env,
         }
-        return await self.place.run(placeholders.fill(command, values), environ, output)
+        return await self.workspace.run(placeholders.fill(command, values), environ, output)
 
     def _described(self, *, answer: bool = False) -> str:
         task = self.task
@@ -130,10 +130,10 @@ class Attempt:
         return json.dumps(described | {"answer": task.answer} if answer else described)
 
     def _record(self, output: Output, code: int | None) -> dict[str, Any]:
-        found: dict[str, Any] = {"exit_code": code, "stderr": writable(output.stderr.text())}
+        record: dict[str, Any] = {"exit_code": code, "stderr": writable(output.stderr.text())}
         if output.stdout.size > output.stdout.most:
-            found["stdout_bytes"] = output.stdout.size
-        return found
+            record["stdout_bytes"] = output.stdout.size
+        return record
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 from vf.environments.agent import AgentEnvironment
 from vf.environments.agents import left_behind, placeholders
 from vf.environments.agents.attempt import Attempt, Work
-from vf.environments.agents.places import LocalPlace, Place, SandboxPlace
+from vf.environments.agents.workspaces import LocalWorkspace, SandboxWorkspace, Workspace
 from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import LEFT_OUT
@@ -43,7 +43,7 @@ class Program:
     :func:`vf.environments.agents.program.program` for the arguments.
 
     Raises:
-        ConfigError: An argument cannot be used; names it as ``env.args.NAME``.
+        ConfigError: If an argument is invalid; the message names it as ``env.args.NAME``.
     """
 
     home = __name__
@@ -78,7 +78,7 @@ class Program:
         """Look whether the program is there, and the variables that it takes over.
 
         Raises:
-            ConfigError: It is not; says what to do.
+            ConfigError: If the agent is not usable here; the message says what to do.
         """
         for name, command in (("command", self.command), ("score_command", self.score_command)):
             if command and self.source is None:
@@ -91,13 +91,15 @@ class Program:
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> Attempt:
         """Return one attempt at a task."""
-        place: Place
+        workspace: Workspace
         if self.source is None:
-            place = LocalPlace(self.folder)
+            workspace = LocalWorkspace(self.folder)
         else:
-            place = SandboxPlace(self.source, self.folder, self.scripts, episode.task_sandbox)
+            workspace = SandboxWorkspace(
+                self.source, self.folder, self.scripts, episode.task_sandbox
+            )
         work = Work(self.command, self.env, self.collect, self.score_command)
-        return Attempt(work, place, task, endpoint, episode.info)
+        return Attempt(work, workspace, task, endpoint, episode.info)
 
     def measured(self) -> dict[str, Any]:
         """Return the command, and digests of the files that it consists of."""
@@ -137,8 +139,8 @@ class Program:
     def _find(self, name: str, program: str) -> None:
         """Raise ConfigError if there is no such program on this machine."""
         if "/" in program:
-            found = (self.folder or self._here) / program
-            there = os.access(found, os.X_OK) and found.is_file()
+            file = (self.folder or self._here) / program
+            there = os.access(file, os.X_OK) and file.is_file()
         else:
             path = [sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]
             there = shutil.which(program, path=os.pathsep.join(path)) is not None

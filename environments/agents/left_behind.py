@@ -20,7 +20,7 @@ def check(patterns: Sequence[str], where: str) -> None:
     """Check that patterns stay in the working directory.
 
     Raises:
-        ConfigError: One leads out of it.
+        ConfigError: If a pattern leads out of the folder.
     """
     for pattern in patterns:
         path = PurePosixPath(pattern)
@@ -36,9 +36,11 @@ def chosen(paths: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
     ``*`` and ``?`` stay within a name, ``**/`` stands for any folders.
     """
-    known = [re.compile(_expression(pattern)) for pattern in patterns]
-    found = [path for path in paths if any(each.fullmatch(path) for each in known)]
-    return sorted(found)[:MOST_FILES]
+    expressions = [re.compile(_expression(pattern)) for pattern in patterns]
+    matches = [
+        path for path in paths if any(expression.fullmatch(path) for expression in expressions)
+    ]
+    return sorted(matches)[:MOST_FILES]
 
 
 def _expression(pattern: str) -> str:
@@ -50,9 +52,9 @@ def _expression(pattern: str) -> str:
 def listed(folder: Path) -> Iterator[str]:
     """Yield the paths of the regular files below a folder. Blocks."""
     seen = 0
-    for place, folders, files in os.walk(folder):  # which follows no links
+    for directory, folders, files in os.walk(folder):  # which follows no links
         for name in files:
-            yield Path(place, name).relative_to(folder).as_posix()
+            yield Path(directory, name).relative_to(folder).as_posix()
         seen += len(folders) + len(files)
         if seen > MOST_LISTED:
             return

@@ -23,7 +23,7 @@ def check(command: Sequence[str], where: str) -> None:
         where: The setting's name, for the error.
 
     Raises:
-        ConfigError: There is no such placeholder.
+        ConfigError: If there is no such placeholder.
     """
     for item in command:
         for match in _PLACEHOLDER.finditer(item):
@@ -32,7 +32,7 @@ def check(command: Sequence[str], where: str) -> None:
                 raise ConfigError(
                     f"{where}: there is no placeholder {{{name}}}, in {shorten(item, 60)!r}."
                     f"{did_you_mean(name, NAMES)} There are: "
-                    f"{', '.join('{' + each + '}' for each in NAMES)}; to pass the text itself, "
+                    f"{', '.join('{' + name + '}' for name in NAMES)}; to pass the text itself, "
                     f"write {{{{{name}}}}}"
                 )
 
@@ -42,7 +42,7 @@ def values(task: Task, endpoint: Endpoint, file: str) -> dict[str, str]:
 
     Args:
         task: Its prompt is text; of chat messages, their contents.
-        endpoint: As the program sees it.
+        endpoint: The endpoint as the program sees it.
         file: Path of the file with the task.
     """
     prompt = "\n\n".join(message.content for message in as_messages(task.prompt))

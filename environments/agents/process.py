@@ -61,15 +61,15 @@ async def run_process(
 
     Args:
         command: Program and arguments.
-        folder: Where it runs.
+        folder: The working directory.
         environ: Its whole environment.
-        output: Is filled while it runs.
+        output: A buffer that is filled while the program runs.
 
     Returns:
         Its exit code, 128 + n where signal n ended it.
 
     Raises:
-        EnvironmentFailure: It cannot be run.
+        EnvironmentFailure: If the program cannot be run.
     """
     reading, writing = os.pipe()
     guard = [sys.executable, "-I", "-S", lifeline.__file__, str(reading), str(GRACE_SECONDS)]

@@ -43,7 +43,7 @@ def program(
         tasks: A file of rows with ``prompt`` and, as far as needed, ``answer``, ``id`` and
             ``info``; from Python, whatever an
             :class:`~vf.environments.agent.AgentEnvironment` takes.
-        rubric: Where a rubric, or a function of the trace, is found: ``"module:name"`` or
+        rubric: Location of a rubric, or of a function of the trace: ``"module:name"`` or
             ``"file.py:name"``. By default the reward that ``score_command`` reports.
         sandbox: ``"none"`` for a child process in a temporary folder, without protection;
             ``"auto"``, a backend's name or a table of settings for a sandbox, from which nothing
@@ -57,7 +57,7 @@ def program(
             reports ``{"reward": 0.5}`` to ``VF_REWARD_URL`` with the key ``VF_REWARD_KEY``. Files
             that it names are put back as they were before it runs. Where the first one has left
             no place to run in, nothing is reported.
-        crash: What an exit code other than 0 means after the first answer: ``"scored"`` or
+        crash: Meaning of an exit code other than 0 after the first answer: ``"scored"`` or
             ``"failed"``.
         timeout: Seconds that the program gets, the model's answers not counted.
         max_turns: Maximum answers of the model in one episode.
@@ -65,10 +65,10 @@ def program(
         model: The name under which the model is served to the program.
         strict_model: Whether requests for other models are refused; by default the same model
             answers them, too.
-        oracle: Where a function of the task is found that returns what a solving model says.
+        oracle: Location of a function of the task that returns what a solving model says.
 
     Raises:
-        ConfigError: An argument cannot be used; names it as ``env.args.NAME``.
+        ConfigError: If an argument is invalid; the message names it as ``env.args.NAME``.
     """
     return AgentEnvironment(
         Program(
@@ -95,10 +95,10 @@ def _tasks(tasks: Tasks) -> Tasks:
     """Return the tasks, with the paths of their files absolute.
 
     Raises:
-        ConfigError: A file is not there.
+        ConfigError: If a file does not exist.
     """
     if isinstance(tasks, Mapping):
-        return {name: cast(Rows, _tasks(each)) for name, each in tasks.items()}
+        return {name: cast(Rows, _tasks(table)) for name, table in tasks.items()}
     if not isinstance(tasks, str | Path) or str(tasks).startswith("hf:"):
         return tasks
     path = Path(tasks).expanduser().absolute()
@@ -113,12 +113,12 @@ def _tasks(tasks: Tasks) -> Tasks:
 def _rubric(rubric: str | AnyRubric | None) -> AnyRubric | None:
     if not isinstance(rubric, str):
         return rubric
-    found = load_object(rubric, "env.args.rubric")
-    if hasattr(found, "score"):
-        return found  # type: ignore[no-any-return]
-    if callable(found):
-        return Rubric(outcome=found)
+    scorer = load_object(rubric, "env.args.rubric")
+    if hasattr(scorer, "score"):
+        return scorer  # type: ignore[no-any-return]
+    if callable(scorer):
+        return Rubric(outcome=scorer)
     raise ConfigError(
         f"env.args.rubric: {rubric!r} is neither a rubric nor a function of the trace, but "
-        f"{type(found).__name__}"
+        f"{type(scorer).__name__}"
     )

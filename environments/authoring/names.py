@@ -36,8 +36,8 @@ def names_of(id: str) -> Names:
     """Derive the names from an id, and see that they are good and free.
 
     Raises:
-        ConfigError: The id is not of lower-case words joined by hyphens, its package would hide
-            a Python module, or an environment of this name is there already.
+        ConfigError: If the id is not lower-case words joined by hyphens, its package would hide
+            a Python module, or an environment of this name exists.
     """
     if not _ID.fullmatch(id):
         near = _nearest(id)

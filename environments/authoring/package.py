@@ -91,8 +91,8 @@ def package_files(names: Names, kind: Kind, *, prime_rl: bool = False) -> Iterat
     """Yield the path within the package's folder, and the text, of every file.
 
     Args:
-        names: What it is called.
-        kind: What is written.
+        names: The names in the package.
+        kind: The kind of environment.
         prime_rl: Whether verifiers and prime-rl load it by its id.
     """
     values = {
@@ -101,7 +101,7 @@ def package_files(names: Names, kind: Kind, *, prime_rl: bool = False) -> Iterat
         "cls": names.cls,
         "about": kind.about,
         "target": kind.target or names.cls,
-        "requires": ", ".join(f'"{each}"' for each in kind.requires),
+        "requires": ", ".join(f'"{requirement}"' for requirement in kind.requires),
         "needs": _CONTAINERS if kind.requires == SANDBOXED else "",
         "prime_rl": Template(_PRIME_RL).substitute(id=names.id) if prime_rl else "",
         "test_requires": ', "vf-rl[verifiers]"' if prime_rl else "",
@@ -143,8 +143,8 @@ def write_package(
     """Write the package, and yield each file when it is there.
 
     Args:
-        folder: Where; it must not exist.
-        names: What it is called.
+        folder: The folder to create; it must not exist.
+        names: The names in the package.
         tools: Whether the model has tools.
         sandbox: Whether code runs in a sandbox: the model's answer, or with ``tools``, what it
             tries on its way.
@@ -153,9 +153,9 @@ def write_package(
         prime_rl: Whether verifiers and prime-rl load it by its id.
 
     Raises:
-        ConfigError: Options exclude one another, the folder exists, or the one that it would lie
-            in does not.
-        OSError: A file cannot be written.
+        ConfigError: If options exclude one another, the folder exists, or its parent folder
+            does not.
+        OSError: If a file cannot be written.
     """
     if agent and (tools or sandbox or prime_rl):
         raise ConfigError(

@@ -64,7 +64,7 @@ def tasks_from(
             list of them; rows, a generator or a Hugging Face dataset; a function that returns
             rows; or ``{"train": ..., "eval": ...}`` with one of these for each. See
             :func:`~vf.runtime.rows.read_rows`.
-        split: Which split.
+        split: The split.
         prompt: The field with the prompt, text or chat messages; or a function of the row.
         answer: The same for the answer, anything that JSON can hold; None for no answer.
         id: The same for the id, a text or a whole number that no other row has. By default, and
@@ -76,14 +76,14 @@ def tasks_from(
         keep_together: What must not be in both splits, if not the prompt: say, the field with
             the document that several questions are about.
         shuffle: Seed of a random order; the source's own order by default.
-        buffer: How many rows a shuffle holds at a time; larger sources are shuffled in part.
+        buffer: Number of rows that a shuffle holds; larger sources are shuffled in part.
         limit: Most tasks; for a source that is too large, or has no end.
         streaming: Read a Hugging Face dataset over the network as needed, not from its cache.
 
     Raises:
-        ConfigError: An argument is out of range, the source cannot be read, a row (named by file
-            and line) lacks a field or holds the wrong thing in it, two have one id, or no row
-            falls into the split.
+        ConfigError: If an argument is out of range, the source cannot be read, a row (named by
+            file and line) lacks a field or holds the wrong thing in it, two have one id, or no
+            row falls into the split.
     """
     if split not in _SPLITS:
         raise ConfigError(f"tasks_from: the split must be 'train' or 'eval', got {split!r}")
@@ -93,14 +93,14 @@ def tasks_from(
         raise ConfigError("tasks_from: buffer and limit must be at least 1")
     fields = _Fields(prompt, answer, id, info if callable(info) else tuple(info), keep_together)
     if isinstance(source, Mapping):
-        found = _given_split(source, split, fields, streaming)
+        located = _given_split(source, split, fields, streaming)
     else:
         name = str(source) if isinstance(source, str | Path) else "the source"
         rows = read_rows(source, streaming=streaming)
-        found = _hashed_split(name, rows, split, fields, eval_share)
+        located = _hashed_split(name, rows, split, fields, eval_share)
     if shuffle is not None:
-        found = shuffled(found, derive_seed(shuffle, "tasks", split), buffer)
-    tasks = _distinct(found, named=id is not None)
+        located = shuffled(located, derive_seed(shuffle, "tasks", split), buffer)
+    tasks = _distinct(located, named=id is not None)
     return tasks if limit is None else islice(tasks, limit)
 
 
@@ -191,14 +191,14 @@ def _digest(problem: str) -> bytes:
     return hashlib.blake2b(same_problem(problem).encode(), digest_size=16).digest()
 
 
-def _distinct(found: Iterable[tuple[str, Task]], *, named: bool) -> Iterator[Task]:
-    places: dict[str, str] = {}
-    for where, task in found:
-        if task.id not in places:
-            places[task.id] = where
+def _distinct(located: Iterable[tuple[str, Task]], *, named: bool) -> Iterator[Task]:
+    sources: dict[str, str] = {}
+    for where, task in located:
+        if task.id not in sources:
+            sources[task.id] = where
             yield task
         elif named:
-            raise ConfigError(f"{where}: the id {task.id!r} is that of {places[task.id]} as well")
+            raise ConfigError(f"{where}: the id {task.id!r} is that of {sources[task.id]} as well")
 
 
 def _get(where: str, row: Row, field: Field, role: str) -> Any:
@@ -264,7 +264,7 @@ def held_out(text: str, eval_share: float) -> bool:
     rows out of the train split.
 
     Args:
-        text: What must not be in both splits; usually the prompt.
+        text: The text that must not be in both splits; usually the prompt.
         eval_share: Share of the eval split, in [0, 1].
     """
     return derive_seed("eval split", same_problem(text)) / _SEEDS < eval_share
@@ -284,7 +284,7 @@ def shuffled(items: Iterable[Item], seed: int, buffer: int) -> Iterator[Item]:
     Args:
         items: Read as they are needed.
         seed: The same seed gives the same order.
-        buffer: How many to hold, at least 1.
+        buffer: Number of items to hold, at least 1.
     """
     rng = random.Random(seed)
     held: list[Item] = []
@@ -292,8 +292,8 @@ def shuffled(items: Iterable[Item], seed: int, buffer: int) -> Iterator[Item]:
         if len(held) < buffer:
             held.append(item)
             continue
-        place = rng.randrange(buffer)
-        drawn, held[place] = held[place], item
+        index = rng.randrange(buffer)
+        drawn, held[index] = held[index], item
         yield drawn
     rng.shuffle(held)
     yield from held

@@ -29,7 +29,7 @@ class LoraLayers:
     """The LoRA layers of a module that can be computed this way.
 
     Args:
-        model: It may have none.
+        model: The model; it may have none.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -62,7 +62,7 @@ class LoraLayers:
 
         Args:
             linear: Returns that of a LoRA layer; None leaves it its own.
-            experts: Likewise, of a module whose tensors are adapted.
+            experts: The same for a module whose tensors are adapted.
         """
         changed = []
         try:

@@ -49,7 +49,7 @@ class Job:
         """Sample all choices concurrently; if one fails, the others are cancelled.
 
         Raises:
-            EngineError: The engine died or refused the request.
+            EngineError: If the engine died or refused the request.
         """
         tasks = [asyncio.create_task(self._answer(index)) for index in range(self.body.n)]
         try:
@@ -62,7 +62,7 @@ class Job:
         """Yield one choice after every token; it ends at the first stop string.
 
         Raises:
-            EngineError: The engine died or refused the request.
+            EngineError: If the engine died or refused the request.
         """
         sampling = self.body.sampling(self.max_tokens, index)
         async with aclosing(self.engine.stream(self.prompt_ids, sampling, self.stops)) as stream:
@@ -85,10 +85,10 @@ class Job:
         ids = completion.token_ids
         text = self.renderer.decode(ids[:-1] if ids and ids[-1] in self.stops else ids)
         stops = self.body.stop_strings()
-        found = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
-        if found:
-            place, stop = min(found)
-            shown = place + len(stop) if self.body.include_stop_str_in_output else place
+        matches = [(index, stop) for stop in stops if (index := text.find(stop)) >= 0]
+        if matches:
+            index, stop = min(matches)
+            shown = index + len(stop) if self.body.include_stop_str_in_output else index
             return Answer(completion, text[:shown], "stop")
         return Answer(completion, text, completion.finish_reason)
 
@@ -138,14 +138,14 @@ def chat_choice(job: Job, body: ChatRequest, index: int, answer: Answer) -> dict
 
 def _tokens(body: SamplingFields, completion: Completion) -> dict[str, Any]:
     """Return what a request wants to know of the tokens, beside their log-probabilities."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if body.return_token_ids:
-        found |= {"token_ids": completion.token_ids, "weight_versions": completion.versions}
+        fields |= {"token_ids": completion.token_ids, "weight_versions": completion.versions}
         if any(completion.supports):
-            found["supports"] = pack_supports(completion.supports)
+            fields["supports"] = pack_supports(completion.supports)
     if body.routed_experts_prompt_start is not None:
-        found["routed_experts"] = encode_experts(completion.experts)
-    return found
+        fields["routed_experts"] = encode_experts(completion.experts)
+    return fields
 
 
 async def completion_chunks(

@@ -35,9 +35,9 @@ class Pass:
 
     Args:
         cache: The keys and values.
-        queries: Of each request, in the order of their tokens: those with one token first, and of
-            them those that share tokens first; then by place within a slot, and by slot.
-        device: Of the model.
+        queries: One for each request, in the order of their tokens: those with one token first,
+            and of them those that share tokens first; then by position within a slot, and by slot.
+        device: The model's device.
         deterministic: Whether sums are those of :mod:`vf.inference.invariant`; more tokens than the
             queries' are padding then.
     """
@@ -55,8 +55,8 @@ class Pass:
         self._device = device
         count = sum(query.count == 1 for query in queries)
         self._singles, self._others = queries[:count], queries[count:]
-        places = [place for query in queries for place in query.places]
-        self._places = torch.tensor(places, device=device)
+        positions = [position for query in queries for position in query.positions]
+        self._positions = torch.tensor(positions, device=device)
         self._rows: dict[int, torch.Tensor] = {}  # by the number of key heads
         self._longest = max((query.past + 1 for query in self._singles), default=0)
         self._groups: dict[bool, list[Group]] = {}  # by whether what is shared is read once
@@ -80,7 +80,7 @@ class Pass:
             query: ``[T, H, D]``.
             key: ``[T, K, D]``; H is a multiple of K.
             value: ``[T, K, E]``.
-            scale: Of the scores.
+            scale: Factor of the scores.
             window: Most keys that a token sees; None for all.
             more: Sinks and a cap.
 
@@ -89,22 +89,22 @@ class Pass:
         """
         heads = key.shape[1]
         if heads not in self._rows:
-            self._rows[heads] = self.cache.rows(self._places, heads)
-        count = len(self._places)
+            self._rows[heads] = self.cache.rows(self._positions, heads)
+        count = len(self._positions)
         keys, values = self.cache.write(layer, self._rows[heads], key[:count], value[:count])
-        found = []
+        outputs = []
         first = 0
         for group in self._grouped(query, window, more):
             q = query[first : first + group.count]
-            found.append(self._attend_group(group, q, keys, values, scale, window, more))
+            outputs.append(self._attend_group(group, q, keys, values, scale, window, more))
             first += group.count
-        for index, each in enumerate(self._others):
-            q = query[first : first + each.count]
-            found.append(self._attend_one(index, each, q, keys, values, scale, window, more))
-            first += each.count
+        for index, request in enumerate(self._others):
+            q = query[first : first + request.count]
+            outputs.append(self._attend_one(index, request, q, keys, values, scale, window, more))
+            first += request.count
         if count < len(query):
-            found.append(query.new_zeros(len(query) - count, query.shape[1], value.shape[-1]))
-        return found[0] if len(found) == 1 else torch.cat(found)
+            outputs.append(query.new_zeros(len(query) - count, query.shape[1], value.shape[-1]))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _grouped(self, query: torch.Tensor, window: int | None, more: Scores | None) -> list[Group]:
         """Return the groups of requests with one token.
@@ -146,7 +146,7 @@ class Pass:
         if group.shared and not self.deterministic:
             out = self._attend_shared(group, query, keys, values, scale)
         else:
-            found = []
+            parts = []
             for span, own, k, v in self._cut(group, keys, values):
                 q = query[own].reshape(*k.shape[:2], -1, k.shape[-1])
                 mask = self._span_mask(span, query, window)
@@ -157,8 +157,8 @@ class Pass:
                     part = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
                 else:
                     part = more.attend(q, k, v, mask, scale)
-                found.append(part.flatten(1, 2))
-            out = found[0] if len(found) == 1 else torch.cat(found)
+                parts.append(part.flatten(1, 2))
+            out = parts[0] if len(parts) == 1 else torch.cat(parts)
         return out if group.rows is None else out.index_select(0, group.rows)
 
     def _cut(
@@ -168,8 +168,8 @@ class Pass:
         first = 0
         for span in group.spans:
             count = len(span.lengths)
-            slot, place = divmod(span.start, self.cache.size)
-            k, v = (x[slot : slot + count, :, place : place + span.width] for x in (keys, values))
+            slot, offset = divmod(span.start, self.cache.size)
+            k, v = (x[slot : slot + count, :, offset : offset + span.width] for x in (keys, values))
             yield span, slice(first, first + count), k, v
             first += count
 
@@ -177,8 +177,8 @@ class Pass:
         self, group: Group, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values that a group shares, ``[K, F, D]`` and ``[K, F, E]``."""
-        slot, place = divmod(group.spans[0].start - group.shared, self.cache.size)
-        own = slice(place, place + group.shared)
+        slot, offset = divmod(group.spans[0].start - group.shared, self.cache.size)
+        own = slice(offset, offset + group.shared)
         return keys[slot, :, own], values[slot, :, own]
 
     def _attend_shared(
@@ -208,8 +208,10 @@ class Pass:
         own += self._group_mask(group, own)
         first = (q.transpose(0, 1).flatten(1, 2) @ key.mT).view(heads, requests, -1, shared)
         weights = torch.cat([first.transpose(0, 1), own], -1).softmax(-1)
-        found = [weights[rows, ..., shared : shared + span.width] @ v for span, rows, _, v in parts]
-        out = found[0] if len(found) == 1 else torch.cat(found)
+        products = [
+            weights[rows, ..., shared : shared + span.width] @ v for span, rows, _, v in parts
+        ]
+        out = products[0] if len(products) == 1 else torch.cat(products)
         rest = weights[..., :shared].transpose(0, 1).flatten(1, 2) @ value
         return out.add_(rest.view(heads, requests, *out.shape[2:]).transpose(0, 1)).flatten(1, 2)
 
@@ -232,10 +234,10 @@ class Pass:
             mask = None
             if window is not None or min(span.lengths) < span.width:
                 ends = torch.tensor(span.lengths, device=self._device)[:, None]
-                places = torch.arange(span.width, device=self._device)
-                hidden = places >= ends
+                positions = torch.arange(span.width, device=self._device)
+                hidden = positions >= ends
                 if window is not None:
-                    hidden |= places < ends - window
+                    hidden |= positions < ends - window
                 mask = _additive(hidden, query)[:, None, None]
             self._masks[key] = mask
         return self._masks[key]
@@ -243,7 +245,7 @@ class Pass:
     def _attend_one(
         self,
         index: int,
-        each: Query,
+        request: Query,
         query: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
@@ -251,17 +253,17 @@ class Pass:
         window: int | None,
         more: Scores | None,
     ) -> torch.Tensor:
-        length = each.past + each.count
+        length = request.past + request.count
         tokens, heads, width = query.shape
         key_heads = keys.shape[1]
-        slot, first = divmod(each.start, self.cache.size)
+        slot, first = divmod(request.start, self.cache.size)
         # Key heads are the batch, [K, G, T, D], and each is repeated for its G query heads.
         q = query.reshape(tokens, key_heads, -1, width).permute(1, 2, 0, 3)
         k, v = (
             x[slot, :, None, first : first + length].expand(-1, heads // key_heads, -1, -1)
             for x in (keys, values)
         )
-        mask = self._mask(index, each, query, window)
+        mask = self._mask(index, request, query, window)
         if self.deterministic:
             q = query.reshape(tokens, key_heads, -1, width).transpose(0, 1).flatten(1, 2)
             k, v = (x[slot, None, :, first : first + length] for x in (keys, values))
@@ -287,20 +289,20 @@ class Pass:
         return out.permute(2, 0, 1, 3).flatten(1, 2)
 
     def _mask(
-        self, index: int, each: Query, query: torch.Tensor, window: int | None
+        self, index: int, request: Query, query: torch.Tensor, window: int | None
     ) -> torch.Tensor | None:
-        length = each.past + each.count
+        length = request.past + request.count
         if window is not None and window >= length:
             window = None
-        if each.past == 0 and window is None:
+        if request.past == 0 and window is None:
             return None
         key = (index, window)
         if key not in self._masks:
-            own = torch.arange(each.past, length, device=self._device)[:, None]
-            places = torch.arange(length, device=self._device)
-            hidden = places > own
+            own = torch.arange(request.past, length, device=self._device)[:, None]
+            positions = torch.arange(length, device=self._device)
+            hidden = positions > own
             if window is not None:
-                hidden |= places <= own - window
+                hidden |= positions <= own - window
             self._masks[key] = _additive(hidden, query)
         return self._masks[key]
 
@@ -325,7 +327,7 @@ def attention_forward(
     """Attend as transformers' ``AttentionInterface`` asks it: ``[1, H, T, D]`` to ``[1, T, H, D]``.
 
     Raises:
-        UnsupportedAttention: The model wants more of it than causal softmax attention, with or
+        UnsupportedAttention: If the model needs more than causal softmax attention, with or
             without a window.
     """
     if vf_pass is None:

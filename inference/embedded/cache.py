@@ -4,7 +4,7 @@ A layer's tensors are ``[slots, K, slot, D]``. A slot has room for the longest c
 context lies in one of them. So each key head's tokens are contiguous, attention's products read
 memory in order, and the heads of contexts in neighbouring slots are the rows of one tensor.
 
-A place is a token's number in all slots: that of its slot times its size, and the token's in it.
+A position is a token's index in all slots: that of its slot times its size, and its index in it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class KeyValueCache:
     known.
 
     Args:
-        slots: How many there are.
-        size: Tokens in each.
+        slots: Number of slots.
+        size: Tokens of a slot.
     """
 
     def __init__(self, slots: int, size: int) -> None:
@@ -31,12 +31,12 @@ class KeyValueCache:
         self.size = size
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def rows(self, places: torch.Tensor, heads: int) -> torch.Tensor:
-        """Return where tokens are written, int64 ``[T * K]``, given their places and K."""
-        slots = places.div(self.size, rounding_mode="floor")
-        first = places + slots * (heads - 1) * self.size
-        each = torch.arange(heads, device=places.device) * self.size
-        return (first[:, None] + each).flatten()
+    def rows(self, positions: torch.Tensor, heads: int) -> torch.Tensor:
+        """Return where tokens are written, int64 ``[T * K]``, given their positions and K."""
+        slots = positions.div(self.size, rounding_mode="floor")
+        first = positions + slots * (heads - 1) * self.size
+        offsets = torch.arange(heads, device=positions.device) * self.size
+        return (first[:, None] + offsets).flatten()
 
     def write(
         self, layer: int, rows: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -49,19 +49,19 @@ class KeyValueCache:
         return self._layers[layer]
 
     def copy(self, source: int, target: int, count: int) -> None:
-        """Copy tokens, which are in one slot, to another place; the two may overlap."""
-        (source_slot, first), (slot, place) = divmod(source, self.size), divmod(target, self.size)
+        """Copy tokens, which are in one slot, to another position; the two may overlap."""
+        (source_slot, first), (slot, offset) = divmod(source, self.size), divmod(target, self.size)
         overlap = abs(source - target) < count
         for tensors in self._layers.values():
             for tensor in tensors:
                 read = tensor[source_slot, :, first : first + count]
-                tensor[slot, :, place : place + count] = read.clone() if overlap else read
+                tensor[slot, :, offset : offset + count] = read.clone() if overlap else read
 
     def _zeros(self, like: torch.Tensor) -> torch.Tensor:
         """Return zeros for tokens like ``[T, K, D]``: what was never written is read, masked.
 
         Raises:
-            MemoryError: There is no room for them.
+            MemoryError: If there is no room for them.
         """
         shape = (self._slots, like.shape[1], self.size, like.shape[2])
         try:

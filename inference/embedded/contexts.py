@@ -79,8 +79,8 @@ class Contexts:
         for context in self._held:
             if context.stale or context.owner != owner:
                 continue
-            if (found := common(context.ids, ids, length)) > length:
-                best, length = context, found
+            if (shared := common(context.ids, ids, length)) > length:
+                best, length = context, shared
         return best, length
 
     def open(self, ids: list[int], source: Context | None, length: int, owner: int = 0) -> Context:
@@ -95,7 +95,7 @@ class Contexts:
         context = Context(ids[:length], 0, self._size(length + 1), owner=owner)
         if source is not None and length:
             context.family, context.alike = source.family, min(length, source.alike)
-        context.start = self._place(context, source)
+        context.start = self._allocate(context, source)
         self._take(context)
         self._held.append(context)
         return context
@@ -106,7 +106,7 @@ class Contexts:
         if size <= context.size:
             return
         context.size = size
-        context.start = self._place(context)
+        context.start = self._allocate(context)
         self._take(context)
 
     def close(self, context: Context) -> None:
@@ -127,7 +127,7 @@ class Contexts:
     def _size(self, length: int) -> int:
         return 1 << (math.ceil(length / self.unit) - 1).bit_length()
 
-    def _place(self, context: Context, spare: Context | None = None) -> int:
+    def _allocate(self, context: Context, spare: Context | None = None) -> int:
         """Return where there is a free block, or else one that has not been used for longest.
 
         ``spare`` is given away only if there is no other. There always is one: the others that are
@@ -153,7 +153,7 @@ class Contexts:
         slots = used.reshape(-1, self._parts // size).max(1).repeat(self._parts // size)
         alike = np.flatnonzero(used == used.min())
         best = int(alike[slots[alike].argmin()])
-        return best * size if used[best] < math.inf else self._place(context)
+        return best * size if used[best] < math.inf else self._allocate(context)
 
     def _take(self, context: Context) -> None:
         """Let a context have its block; what else is there is gone."""

@@ -39,7 +39,7 @@ class EmbeddedEngine:
         record_experts: Whether requests may ask for the experts of their tokens.
 
     Raises:
-        EngineError: The model cannot generate this way (from :meth:`start`).
+        EngineError: If the model cannot generate this way (from :meth:`start`).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class EmbeddedEngine:
         """Start the generation thread.
 
         Raises:
-            EngineError: The model cannot generate this way, or there is no memory for its cache.
+            EngineError: If the model cannot generate this way, or there is no memory for its cache.
         """
         try:
             self._vocabulary = self.model.config.get_text_config().vocab_size
@@ -116,7 +116,7 @@ class EmbeddedEngine:
         """Do nothing if the engine is alive.
 
         Raises:
-            EngineError: The generation thread has died; the message says of what.
+            EngineError: If the generation thread has died; the message says why.
         """
         self._alive().check()
 
@@ -127,7 +127,7 @@ class EmbeddedEngine:
         On a GPU, what either side has started is finished when the other begins.
 
         Raises:
-            EngineError: The engine is dead.
+            EngineError: If the engine is dead.
         """
         with self._alive().paused():
             yield
@@ -138,7 +138,7 @@ class EmbeddedEngine:
         What was computed with earlier weights is shared with no request to come.
 
         Raises:
-            EngineError: The engine is dead.
+            EngineError: If the engine is dead.
         """
         thread = self._alive()
         with thread.paused():
@@ -155,7 +155,7 @@ class EmbeddedEngine:
         """Sample one completion, with an adapter if there is one.
 
         Raises:
-            EngineError: The engine died or refused the request.
+            EngineError: If the engine died or refused the request.
         """
         run = self._run(prompt_ids, sampling, stop_token_ids, lora, every_token=False)
         async with aclosing(run) as completions:
@@ -175,7 +175,7 @@ class EmbeddedEngine:
         Closing the generator cancels the request.
 
         Raises:
-            EngineError: The engine died or refused the request.
+            EngineError: If the engine died or refused the request.
         """
         return self._run(prompt_ids, sampling, stop_token_ids, lora, every_token=True)
 

@@ -32,9 +32,9 @@ class EmbeddedServer:
         renderer: Chat template and parser.
         model: The name to serve it under.
         max_seq_len: Most tokens in one context.
-        address: How other machines reach this one, if any are to.
-        deterministic: As :class:`~vf.inference.embedded.embedded_engine.EmbeddedEngine` has it.
-        record_experts: Likewise.
+        address: The address by which other machines reach this one, if any are to.
+        deterministic: See :class:`~vf.inference.embedded.embedded_engine.EmbeddedEngine`.
+        record_experts: See there.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class EmbeddedServer:
         """Start generation and serving; both are up in a moment.
 
         Raises:
-            EngineError: The model cannot generate this way, or the port is in use.
+            EngineError: If the model cannot generate this way, or the port is in use.
         """
         self.engine.start()
         self._server.start()

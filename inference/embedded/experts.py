@@ -14,26 +14,26 @@ class ExpertsStore:
 
     Args:
         model: A causal language model of transformers' with experts.
-        places: How many the cache has.
+        positions: Number of tokens in the cache.
 
     Raises:
-        ValueError: The model has no experts.
+        ValueError: If the model has no experts.
     """
 
-    def __init__(self, model: Any, places: int) -> None:
+    def __init__(self, model: Any, positions: int) -> None:
         self._recorder = Recorder(model)
         if not self._recorder.layers:
             raise ValueError("the model has no experts, so none can be recorded")
-        self._places = places
+        self._positions = positions
         self._held: np.ndarray | None = None
         self.watching = self._recorder.watching
 
-    def write(self, places: list[int]) -> None:
-        """Keep what was chosen in the last pass, for its tokens at these places."""
-        found = self._recorder.take(len(places))
+    def write(self, positions: list[int]) -> None:
+        """Keep what was chosen in the last pass, for its tokens at these positions."""
+        experts = self._recorder.take(len(positions))
         if self._held is None:
-            self._held = np.zeros((self._places, found.shape[1]), found.dtype)
-        self._held[places] = found
+            self._held = np.zeros((self._positions, experts.shape[1]), experts.dtype)
+        self._held[positions] = experts
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy tokens to another place; the two may overlap."""

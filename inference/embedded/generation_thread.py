@@ -59,7 +59,7 @@ class GenerationThread:
         """Do nothing if it is alive.
 
         Raises:
-            EngineError: It has died, or was stopped.
+            EngineError: If it has died, or was stopped.
         """
         if self._failure is not None:
             raise self._death() from self._failure
@@ -70,7 +70,7 @@ class GenerationThread:
         """Run a request; what comes of it arrives in ``outcomes`` on the running event loop.
 
         Raises:
-            EngineError: The thread is dead.
+            EngineError: If the thread is dead.
         """
         with self._changed:
             self.check()
@@ -83,7 +83,7 @@ class GenerationThread:
         """Hold the thread still; requests under way continue after the last of those who do so.
 
         Raises:
-            EngineError: It is dead, or died meanwhile.
+            EngineError: If it is dead, or died meanwhile.
         """
         with self._changed:
             self.check()
@@ -124,7 +124,7 @@ class GenerationThread:
         """Fail the requests of a pass that raised, and continue if the model still computes.
 
         Raises:
-            Exception: The same, if it does not.
+            Exception: If it does not; the same.
         """
         log.exception("a pass of the embedded engine failed")
         with self._changed:
@@ -143,11 +143,11 @@ class GenerationThread:
         with self._changed:
             self._still = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stopping or self._wanted())
+            self._changed.wait_for(lambda: self._stopping or self._has_work())
             self._still = False
             return not self._stopping
 
-    def _wanted(self) -> bool:
+    def _has_work(self) -> bool:
         return not self._pauses and bool(self._inbox or self.scheduler.busy)
 
     def _step(self) -> bool:
@@ -158,7 +158,7 @@ class GenerationThread:
             (news.request, EngineError(news.failure) if news.failure else news)
             for news in self.scheduler.step()
         )
-        return not self._stopping and self._wanted()
+        return not self._stopping and self._has_work()
 
     def _tell(self, outcomes: Iterable[tuple[Request, Outcome]]) -> None:
         """Deliver outcomes, all that are for one event loop at once."""

@@ -48,5 +48,5 @@ def _libraries() -> list[ctypes.CDLL]:
         return []
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     paths = {line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line}
-    found = [ctypes.CDLL(path) for path in sorted(paths) if Path(path).is_file()]
-    return [library for library in found if hasattr(library, "omp_pause_resource_all")]
+    libraries = [ctypes.CDLL(path) for path in sorted(paths) if Path(path).is_file()]
+    return [library for library in libraries if hasattr(library, "omp_pause_resource_all")]

@@ -57,7 +57,7 @@ def sample(
     Args:
         logits: ``[streams, vocabulary]``, of any floating dtype.
         streams: One for each row.
-        version: Of the weights that made the logits.
+        version: The version of the weights that made the logits.
         deterministic: Whether log-probabilities have the trainer's bits: they are logits minus
             their log-sum-exp then, over the support; and no stream may have a penalty.
 

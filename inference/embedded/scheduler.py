@@ -48,7 +48,7 @@ class Request:
         every_token: Whether each token is news, or only the last.
         lora: The adapter that it is computed with; None for the model alone.
         cancelled: Set by whoever is no longer interested.
-        todo: Tokens that are known, and not computed.
+        todo: Tokens whose keys and values are not computed yet.
         context: Where its keys and values are, once it runs.
     """
 
@@ -97,8 +97,8 @@ class Scheduler:
         record_experts: Whether requests may ask for the experts of their tokens.
 
     Raises:
-        MemoryError: There is no room for the books.
-        ValueError: A setting does not suit the model.
+        MemoryError: If there is no room for the books.
+        ValueError: If a setting does not suit the model.
 
     Attributes:
         device: Where the model is.
@@ -129,8 +129,8 @@ class Scheduler:
         self._max_seq_len, self._max_requests = max_seq_len, max_requests
         self._contexts = Contexts(max_requests, max_seq_len)
         self._cache = KeyValueCache(max_requests, self._contexts.slot)
-        places = max_requests * self._contexts.slot
-        self._experts = ExpertsStore(model, places) if record_experts else None
+        positions = max_requests * self._contexts.slot
+        self._experts = ExpertsStore(model, positions) if record_experts else None
         self._most = min(max_requests, max_batch_tokens)  # so each has a token in every pass
         self._max_batch_tokens = max_batch_tokens
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -227,29 +227,29 @@ class Scheduler:
         """Compare the logits of a short sequence with the model's own, and make the cache.
 
         Raises:
-            ValueError: They differ, or the model's attention is more than the engine's.
-            MemoryError: There is no memory for the cache.
+            ValueError: If they differ, or the model's attention is more than the engine's.
+            MemoryError: If there is no memory for the cache.
         """
         vocabulary = self._model.config.get_text_config().vocab_size
         count = min(CHECKED, self._max_seq_len)
-        ids = [(7919 * place) % vocabulary for place in range(1, count + 1)]
+        ids = [(7919 * position) % vocabulary for position in range(1, count + 1)]
         first = (len(ids) + 1) // 2  # as a prompt; the others as if they had been sampled
         with torch.no_grad():
-            known = torch.tensor([ids], device=self.device)
-            expected = self._model(input_ids=known, use_cache=False).logits[0, first - 1 :].float()
+            inputs = torch.tensor([ids], device=self.device)
+            expected = self._model(input_ids=inputs, use_cache=False).logits[0, first - 1 :].float()
         request = Request(Stream(Sampling(), ids[:first]), frozenset(), every_token=False)
         with self.active():
             self._start(request, None, 0)
-            found = []
+            logits = []
             for token in [*ids[first:], None]:
                 [part] = self._choose()
-                found.append(self._forward([part])[-1].float())
+                logits.append(self._forward([part])[-1].float())
                 request.context.ids += request.todo
                 request.todo = [] if token is None else [token]
             self._end(request)
         self._contexts.forget()
         spread = (expected - expected.mean(-1, keepdim=True)).norm()
-        gap = float((torch.stack(found) - expected).norm() / spread)
+        gap = float((torch.stack(logits) - expected).norm() / spread)
         if not gap <= TOLERANCE.get(self._model.dtype, LOW_PRECISION):
             raise ValueError(
                 f"its logits token by token differ by {gap:.1%} from a whole sequence's"
@@ -363,7 +363,7 @@ class Scheduler:
                 vf_pass=Pass(self._cache, queries, device, deterministic=self._deterministic),
             )
         if self._experts is not None:
-            self._experts.write([place for query in queries for place in query.places])
+            self._experts.write([position for query in queries for position in query.positions])
         logits: torch.Tensor = output.logits[0, :ready]
         return logits
 
@@ -387,8 +387,8 @@ class Scheduler:
         first = request.stream.sampling.experts_from
         if self._experts is not None and first is not None:
             start = request.context.start * self._contexts.unit
-            known = len(request.context.ids)
-            request.stream.experts = self._experts.read(start + first, start + known)
+            end = len(request.context.ids)
+            request.stream.experts = self._experts.read(start + first, start + end)
 
     def _end(self, request: Request) -> None:
         self._running.remove(request)

@@ -36,13 +36,13 @@ class Scores:
         Args:
             query: ``[B, K, G, D]``, a token for each of B requests; or ``[K, G, T, D]``.
             key: ``[B, K, S, D]``, or ``[K, G, S, D]``.
-            value: Likewise.
+            value: The values, shaped alike.
             mask: Added to the scores.
-            scale: Of the scores.
+            scale: Factor of the scores.
             rows: Whether it is the latter.
         """
         precision = torch.promote_types(query.dtype, torch.float32)
-        q, k, v = (each.to(precision) for each in (query, key, value))
+        q, k, v = (tensor.to(precision) for tensor in (query, key, value))
         scores = (q @ k.mT) * scale
         if self.cap is not None:
             scores = torch.tanh(scores / self.cap) * self.cap

@@ -35,14 +35,14 @@ class ServerThread:
     """Serves an ASGI app until :meth:`stop`.
 
     Args:
-        app: What to serve.
+        app: The ASGI app to serve.
         port: 0 takes a free one.
         host: The address to listen on.
         address: Under which a server that listens on all addresses is asked, if not on this
             machine's own.
 
     Raises:
-        EngineError: The port is in use, or the server does not come up (from :meth:`start`).
+        EngineError: If the port is in use, or the server does not come up (from :meth:`start`).
     """
 
     def __init__(

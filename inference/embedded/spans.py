@@ -26,8 +26,8 @@ class Query:
     shared: int = 0
 
     @property
-    def places(self) -> range:
-        """Where its new tokens go in the cache."""
+    def positions(self) -> range:
+        """The positions of its new tokens in the cache."""
         return range(self.start + self.past, self.start + self.past + self.count)
 
 
@@ -54,7 +54,7 @@ class Group:
         count: Of the requests.
         shared: So many tokens; they are no part of the spans.
         spans: Their contexts.
-        padded: How many places the spans have.
+        padded: Number of places of the spans.
         rows: Each request's place among them, int64 ``[count]``; None if there are no others.
     """
 
@@ -83,15 +83,15 @@ class Group:
             queries: By their place within a slot, and then by slot; others make more spans.
             slot: Distance of the contexts in a span, in tokens.
             call: The keys that a call is worth.
-            device: Of the rows.
-            shared: How many tokens they begin with in common.
+            device: The rows' device.
+            shared: Number of tokens that they begin with in common.
         """
-        found: list[Span] = []
+        spans: list[Span] = []
         rows, total = [], 0
         for query in queries:
             start, length = query.start + shared, query.past + 1 - shared
-            if found:
-                last = found[-1]
+            if spans:
+                last = spans[-1]
                 distance, rest = divmod(start - last.start, slot)
                 between, width = distance - len(last.lengths), max(last.width, length)
                 work = len(last.lengths) * last.width + length + call
@@ -101,8 +101,8 @@ class Group:
                     total += between + 1
                     rows.append(total - 1)
                     continue
-            found.append(Span(start, [length], length))
+            spans.append(Span(start, [length], length))
             total += 1
             rows.append(total - 1)
         index = torch.tensor(rows, device=device) if total > len(rows) else None
-        return cls(len(rows), shared, found, total, index)
+        return cls(len(rows), shared, spans, total, index)

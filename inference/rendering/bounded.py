@@ -45,7 +45,7 @@ def check_source(template: str) -> None:
     """Check that a template does not write gigabytes in one expression, which nothing can stop.
 
     Raises:
-        TooMuch: It multiplies by a large number, or raises to a power.
+        TooMuch: If it multiplies by a large number, or raises to a power.
     """
     from jinja2 import Environment, TemplateSyntaxError, nodes
 
@@ -55,7 +55,7 @@ def check_source(template: str) -> None:
         return
     for node in tree.find_all((nodes.Mul, nodes.Pow)):
         factors = [side.value for side in (node.left, node.right) if isinstance(side, nodes.Const)]
-        large = any(isinstance(each, int | float) and each > MOST_FACTOR for each in factors)
+        large = any(isinstance(factor, int | float) and factor > MOST_FACTOR for factor in factors)
         if large or isinstance(node, nodes.Pow):
             raise TooMuch(f"line {node.lineno} multiplies by more than {MOST_FACTOR:,}")
 
@@ -65,7 +65,7 @@ def try_out(template: str) -> None:
     """Render a few typical conversations in a process with bounded memory and processor time.
 
     Raises:
-        TooMuch: It takes more.
+        TooMuch: If it takes more.
     """
     try:
         done = subprocess.run(
@@ -88,7 +88,7 @@ def render(write: Callable[[], str], characters: int) -> str:
     """Return what a template writes for a conversation of so many characters.
 
     Raises:
-        TooMuch: It takes too long, or writes too much.
+        TooMuch: If it takes too long, or writes too much.
     """
     with _interrupted(SECONDS):
         text = write()

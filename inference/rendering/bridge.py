@@ -23,7 +23,7 @@ class Bridge:
 
     Args:
         template: The chat template.
-        seams: Where answers end in it.
+        seams: The ends of answers in it.
     """
 
     template: ChatTemplate
@@ -45,7 +45,7 @@ class Bridge:
             ended: The last token that was sampled.
 
         Raises:
-            BridgeError: The template does not show where the answer ends, or refuses ``new``.
+            BridgeError: If the template does not show where the answer ends, or refuses ``new``.
         """
         seam = self.seams.at(reply, new[0] if new else Message("assistant"), tools, ended)
         if self.template.tools_only_lead:
@@ -55,8 +55,8 @@ class Bridge:
             marker += "x"
         try:
             answer = stand_in(self._named(reply), marker, seam.calls)
-            said = [Message("user", "-"), answer, *new]
-            text = self.template.prompt_text(said, tools, opens=not new)
+            messages = [Message("user", "-"), answer, *new]
+            text = self.template.prompt_text(messages, tools, opens=not new)
         except Exception as error:  # jinja raises whatever the template's author chose
             raise refused(error) from error
         text = text[end_of(text, marker) :]

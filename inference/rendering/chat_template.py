@@ -55,8 +55,8 @@ class ChatTemplate:
             them into the messages' text first (:mod:`vf.inference.rendering.text_tools`).
 
     Raises:
-        ConfigError: There is no chat template, it cannot render one question, or a special token
-            is not in the vocabulary.
+        ConfigError: If there is no chat template, it cannot render one question, or a special
+            token is not in the vocabulary.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class ChatTemplate:
             tools: The tools on offer.
             opens: Whether the model's turn is opened; None opens it where it has not answered last.
         """
-        told = self._placed([self._defused(message) for message in messages])
+        placed = self._placed([self._defused(message) for message in messages])
         if self._in_text:
-            told, tools = in_text(told, tools, system_role=self._system_role), ()
-        shaped = [_shaped(message, self.dialect) for message in told]
+            placed, tools = in_text(placed, tools, system_role=self._system_role), ()
+        shaped = [_shaped(message, self.dialect) for message in placed]
         if opens is None:
             opens = messages[-1].role != "assistant"
         return self._render(shaped, tools, opens)
@@ -143,7 +143,7 @@ class ChatTemplate:
             opens: Whether the model does not continue a last answer, but begins another.
 
         Raises:
-            ConfigError: The template does not show the last answer as it is.
+            ConfigError: If the template does not show the last answer as it is.
 
         Raises whatever the template's author chose to raise, too.
         """
@@ -208,16 +208,21 @@ class ChatTemplate:
         Agents send several, and more as they go. Many templates know one, the first: they refuse
         others, move them to the front, or leave them out without a word.
         """
-        first = next((i for i, each in enumerate(messages) if each.role != "system"), len(messages))
+        first = next(
+            (i for i, message in enumerate(messages) if message.role != "system"), len(messages)
+        )
         behind = messages[first:]
-        if first < 2 and all(each.role != "system" for each in behind):
+        if first < 2 and all(message.role != "system" for message in behind):
             return messages
         if self._systems_anywhere:
             return messages
-        text = "\n\n".join(each.content for each in messages[:first])
+        text = "\n\n".join(message.content for message in messages[:first])
         return [
             *([Message("system", text)] if first else []),
-            *(replace(each, role="user") if each.role == "system" else each for each in behind),
+            *(
+                replace(message, role="user") if message.role == "system" else message
+                for message in behind
+            ),
         ]
 
     @cached_property
@@ -232,21 +237,25 @@ class ChatTemplate:
             "system",
             "user",
         )
-        said = [Message(role, f"{MARKER}{place}") for place, role in enumerate(roles)]
+        conversation = [Message(role, f"{MARKER}{number}") for number, role in enumerate(roles)]
         try:
-            text = self._render([_shaped(each, self.dialect) for each in said], (), True)
+            text = self._render(
+                [_shaped(message, self.dialect) for message in conversation], (), True
+            )
         except Exception:  # refusing it is an answer
             return False
-        places = [text.find(each.content) for each in said]  # some put all of them in front
-        return places[0] >= 0 and places == sorted(places)
+        positions = [
+            text.find(message.content) for message in conversation
+        ]  # some put all of them in front
+        return positions[0] >= 0 and positions == sorted(positions)
 
     @cached_property
     def _system_role(self) -> bool:
         """Whether the template shows a system prompt."""
         system = _shaped(Message("system", MARKER), self.dialect)
         try:
-            asked = _shaped(Message("user", "-"), self.dialect)
-            return MARKER in self._render([system, asked], (), True)
+            question = _shaped(Message("user", "-"), self.dialect)
+            return MARKER in self._render([system, question], (), True)
         except Exception:  # refusing it is an answer
             return False
 
@@ -267,7 +276,7 @@ class ChatTemplate:
                 )
             )
 
-        size = sum(len(str(each.get("content"))) for each in shaped) + sum(
+        size = sum(len(str(message.get("content"))) for message in shaped) + sum(
             map(len, map(str, tools))
         )
         try:
@@ -277,11 +286,11 @@ class ChatTemplate:
             raise
 
     def _find_dialect(self) -> Dialect:
-        asked = Message("user", MARKER)
+        question = Message("user", MARKER)
         parts, problem = False, None
         for parts in (False, True):
             try:
-                if MARKER in self._render([_shaped(asked, Dialect(parts=parts))], (), True):
+                if MARKER in self._render([_shaped(question, Dialect(parts=parts))], (), True):
                     break
             except Exception as error:  # jinja raises whatever the template's author chose
                 problem = problem or error

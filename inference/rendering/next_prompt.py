@@ -26,14 +26,14 @@ def next_prompt(
 
     Args:
         renderer: Chat template and parser.
-        conversation: What has been said, and the branches that hold it.
+        conversation: The messages so far, and the branches that hold them.
         thinking_history: ``keep`` appends to what was sampled, reasoning included. ``template``
             renders everything again each turn, so that the template decides which reasoning the
             model sees again, and forks where that does not extend the context.
 
     Raises:
-        ConfigError: The template refuses the first prompt.
-        Unrenderable: The template refuses the conversation that the model has produced.
+        ConfigError: If the template refuses the first prompt.
+        Unrenderable: If the template refuses the conversation that the model has produced.
     """
     messages = conversation.messages
     if conversation.fork is not None:

@@ -19,12 +19,12 @@ class ScriptedTurn:
 
     Attributes:
         answer: What the model answers.
-        said: What the environment says to it.
+        observed: The environment's messages that follow it.
         cut: Whether the answer is cut off before its stop token.
     """
 
     answer: Message
-    said: list[Message]
+    observed: list[Message]
     cut: bool = False
 
 
@@ -48,8 +48,8 @@ _CITIES = ("Oslo", "Lima")
 def call(turn: int, cities: int = 1, reasoning: str | None = None) -> ScriptedTurn:
     """Return a turn that calls a tool, and the tool's answers."""
     calls = [
-        ToolCall(f"call_{turn}_{place}", "forecast", json.dumps({"city": city}))
-        for place, city in enumerate(_CITIES[:cities])
+        ToolCall(f"call_{turn}_{number}", "forecast", json.dumps({"city": city}))
+        for number, city in enumerate(_CITIES[:cities])
     ]
     results = [Message("tool", "rain", tool_call_id=call.id, name=call.name) for call in calls]
     return ScriptedTurn(Message("assistant", reasoning=reasoning, tool_calls=calls), results)
@@ -57,8 +57,8 @@ def call(turn: int, cities: int = 1, reasoning: str | None = None) -> ScriptedTu
 
 def words(text: str, reasoning: str | None = None, *, cut: bool = False) -> ScriptedTurn:
     """Return a turn in words, and a user's next question."""
-    said = [Message("user", "And what comes next?")]
-    return ScriptedTurn(Message("assistant", text, reasoning), said, cut)
+    observed = [Message("user", "And what comes next?")]
+    return ScriptedTurn(Message("assistant", text, reasoning), observed, cut)
 
 
 CONVERSATIONS: dict[str, list[ScriptedTurn]] = {
@@ -88,8 +88,8 @@ def sampled_ids(
     text, end = None, None
     # Where the template rewrites history for this answer, it is shown as the first one.
     histories = conversation.messages, conversation.messages[:1]
-    for messages, said in product(histories, ([], turn.said)):
-        shown = _shown_answer(renderer, messages, turn.answer, said, conversation.tools)
+    for messages, observed in product(histories, ([], turn.observed)):
+        shown = _shown_answer(renderer, messages, turn.answer, observed, conversation.tools)
         if shown is not None:
             text, end = text if text is not None else shown[0], end or shown[1]
         if text is not None and end is not None:
@@ -109,23 +109,23 @@ def _shown_answer(
     renderer: Renderer,
     messages: Sequence[Message],
     answer: Message,
-    said: Sequence[Message],
+    observed: Sequence[Message],
     tools: Sequence[dict[str, Any]],
 ) -> tuple[str, str | None] | None:
     """Return how the template shows an answer, and the stop token behind it if it shows one."""
     template, opener = renderer.template, renderer.parser.reasoning_opener
     try:
-        asked = template.text(messages, tools)
-        shown = template.text([*messages, answer, *said], tools)
+        prompt = template.text(messages, tools)
+        shown = template.text([*messages, answer, *observed], tools)
     except Exception:  # some templates insist on what comes last
         return None
-    if not shown.startswith(asked):
-        asked = asked.rstrip().removesuffix(opener)
-    if not shown.startswith(asked):
+    if not shown.startswith(prompt):
+        prompt = prompt.rstrip().removesuffix(opener)
+    if not shown.startswith(prompt):
         return None
-    shown = shown[len(asked) :]
+    shown = shown[len(prompt) :]
     stops = [template.token(stop) for stop in renderer.stop_token_ids]
-    ends = [(shown[:place], stop) for stop in stops if (place := shown.find(stop)) >= 0]
+    ends = [(shown[:index], stop) for stop in stops if (index := shown.find(stop)) >= 0]
     return min(ends, key=lambda end: len(end[0]), default=(shown, None))
 
 

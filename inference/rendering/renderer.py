@@ -25,7 +25,7 @@ from vf.traces.messages import Message
 
 __all__ = ["BridgeError", "Renderer"]
 
-_KNOWN = 256  # renderings kept: more than the tasks that are under way at a time
+_MOST_CACHED = 256  # renderings kept: more than the tasks that are under way at a time
 _LONG = 20_000  # characters; what is rendered from more is not kept
 _PIECE = 10_000  # characters that are counted at a time
 _TAIL = 16  # tokens; more than "<think>" and line breaks can take
@@ -48,7 +48,7 @@ class Renderer:
         stop_token_ids: All tokens that end answers, in ascending order.
 
     Raises:
-        ConfigError: There is no chat template, it cannot be rendered, nothing ends an answer, a
+        ConfigError: If there is no chat template, it cannot be rendered, nothing ends an answer, a
             stop token is not in the vocabulary, or ``tool_style`` does not fit the template.
     """
 
@@ -66,7 +66,7 @@ class Renderer:
         self.parser = _parser(str(tokenizer.chat_template), tool_style)
         self._seams = Seams(self.template, [self.template.token(i) for i in stop_token_ids])
         self._bridge = Bridge(self.template, self._seams)
-        self._known: dict[str, list[int]] = {}
+        self._cached: dict[str, list[int]] = {}
         if self._seams.closer is None:
             raise ConfigError(
                 "nothing ends an answer: the chat template closes the assistant's turn with text, "
@@ -94,7 +94,7 @@ class Renderer:
             tool_style: See :class:`Renderer`.
 
         Raises:
-            ConfigError: It cannot be loaded, or has no usable chat template.
+            ConfigError: If it cannot be loaded, or has no usable chat template.
         """
         from transformers import AutoTokenizer, GenerationConfig
 
@@ -121,7 +121,7 @@ class Renderer:
         If its last message is the assistant's, that answer is continued.
 
         Raises:
-            ConfigError: The template refuses these messages, would leave some of them out, or
+            ConfigError: If the template refuses these messages, would leave some of them out, or
                 cannot continue the last one.
         """
         for role in ("system", "tool"):
@@ -139,7 +139,7 @@ class Renderer:
         """Render the first prompt of a rollout, once for the rollouts of a group.
 
         Raises:
-            ConfigError: The template refuses these messages, or would leave some of them out.
+            ConfigError: If the template refuses these messages, or would leave some of them out.
         """
         return self._once(repr((messages, tools)), lambda: self.prompt(messages, tools))
 
@@ -163,7 +163,7 @@ class Renderer:
                 tokens returned close it first.
 
         Raises:
-            BridgeError: The template does not show where the answer ends, or refuses ``new``.
+            BridgeError: If the template does not show where the answer ends, or refuses ``new``.
         """
         if problem := self._cannot_continue(new):
             raise BridgeError(problem)
@@ -193,13 +193,13 @@ class Renderer:
 
     def _once(self, key: str, render: Callable[[], list[int]]) -> list[int]:
         """Return what was rendered for a key, now or lately."""
-        ids = self._known.get(key)
+        ids = self._cached.get(key)
         if ids is None:
             ids = render()
-            if len(self._known) >= _KNOWN:
-                self._known.pop(next(iter(self._known)), None)
+            if len(self._cached) >= _MOST_CACHED:
+                self._cached.pop(next(iter(self._cached)), None)
             if len(key) <= _LONG:
-                self._known[key] = ids
+                self._cached[key] = ids
         return list(ids)
 
     def parse(
@@ -255,8 +255,8 @@ class Renderer:
 
 def _check_stops(tokenizer: Any, stop_token_ids: Sequence[object]) -> None:
     for index in stop_token_ids:
-        known = isinstance(index, int) and 0 <= index < len(tokenizer)
-        if not known or isinstance(index, bool):
+        valid = isinstance(index, int) and 0 <= index < len(tokenizer)
+        if not valid or isinstance(index, bool):
             raise ConfigError(
                 f"eos_token_id = {index!r} is not in the vocabulary of the tokenizer "
                 f"{tokenizer.name_or_path!r}, which has {len(tokenizer)} tokens: correct "

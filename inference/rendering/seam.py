@@ -48,7 +48,7 @@ class Seam:
     """Where, behind an answer, the environment's text begins.
 
     Attributes:
-        calls: How many of the answer's calls are shown; 0 shows a word in their place.
+        calls: Number of the answer's calls that are shown; 0 shows a word in their place.
         token: The first token of the environment's text; None where it is right behind the
             marker.
         sampled: Whether the model has sampled that token itself.
@@ -83,7 +83,7 @@ class Seams:
         """Return the seam between an answer and the first message after it.
 
         Raises:
-            BridgeError: The template shows none.
+            BridgeError: If the template shows none.
         """
         ended = ended if ended in self.stops else None
         calls = min(len(reply.tool_calls), _ALL)
@@ -93,10 +93,10 @@ class Seams:
                 self._seams[shape] = self._find(shape, tools)
             except BridgeError as error:
                 self._seams[shape] = str(error)
-        found = self._seams[shape]
-        if isinstance(found, str):
-            raise BridgeError(found)
-        return found
+        seam = self._seams[shape]
+        if isinstance(seam, str):
+            raise BridgeError(seam)
+        return seam
 
     def shows(self, role: Role) -> bool:
         """Return whether the template shows messages of a role, or raises; some drop them."""
@@ -124,10 +124,10 @@ class Seams:
                 continue
         return not dropped
 
-    def _find_stops(self, known: Sequence[str]) -> tuple[str | None, frozenset[str]]:
+    def _find_stops(self, stops: Sequence[str]) -> tuple[str | None, frozenset[str]]:
         """Return the token that ends an answer in words, and all that end answers."""
         eos = self._template.tokenizer.eos_token
-        self.closer, self.stops = None, frozenset(filter(None, (*known, eos)))
+        self.closer, self.stops = None, frozenset(filter(None, (*stops, eos)))
         self._final: str | None = None
         try:
             final = self._template.text([Message("user", "-"), Message("assistant", MARKER)], ())
@@ -221,8 +221,8 @@ class Seams:
         return self._template.text([Message("user", "-"), answer, *new], tools)
 
     def _first_special(self, text: str) -> str | None:
-        found = (token for token in self._template.atoms(text) if token in self._template.special)
-        return next(found, None)
+        tokens = (token for token in self._template.atoms(text) if token in self._template.special)
+        return next(tokens, None)
 
 
 def _head(tail: str | None) -> str:
@@ -252,7 +252,7 @@ def stand_in(reply: Message, marker: str, calls: int) -> Message:
     Args:
         reply: The answer to stand in for.
         marker: The marker.
-        calls: How many of its calls to show, see :class:`Seam`.
+        calls: Number of its calls to show, see :class:`Seam`.
     """
     shown = [
         ToolCall(call.id, call.name, json.dumps({"x": marker}))
@@ -262,12 +262,12 @@ def stand_in(reply: Message, marker: str, calls: int) -> Message:
 
 
 def end_of(text: str, marker: str) -> int:
-    """Return the place behind the last marker in a text.
+    """Return the index behind the last marker in a text.
 
     Raises:
-        BridgeError: There is none.
+        BridgeError: If there is none.
     """
-    place = text.rfind(marker)
-    if place < 0:
+    index = text.rfind(marker)
+    if index < 0:
         raise BridgeError("the template does not show the last answer")
-    return place + len(marker)
+    return index + len(marker)

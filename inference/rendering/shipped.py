@@ -23,7 +23,7 @@ def find_template(name: str) -> Path:
         name: One of :data:`SHIPPED`, or a file.
 
     Raises:
-        ConfigError: There is no such template.
+        ConfigError: If there is no such template.
     """
     if name in SHIPPED:
         return FOLDER / f"{name}.jinja"
@@ -41,11 +41,11 @@ def load_template(name: str, tokenizer: Any) -> str:
 
     Args:
         name: One of :data:`SHIPPED`, or a file.
-        tokenizer: That of the model, a ``PreTrainedTokenizerBase``.
+        tokenizer: The model's tokenizer, a ``PreTrainedTokenizerBase``.
 
     Raises:
-        ConfigError: There is no such template, it cannot be read, or the model's vocabulary lacks
-            the tokens that it is made of.
+        ConfigError: If there is no such template, it cannot be read, or the model's vocabulary
+            lacks the tokens that it is made of.
     """
     path = find_template(name)
     if name in SHIPPED:

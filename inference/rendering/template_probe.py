@@ -102,7 +102,7 @@ def check_kind(verdicts: Sequence[Verdict], conversation: str) -> None:
     """Make sure that the template can express the conversations of a run.
 
     Raises:
-        ConfigError: It refuses them.
+        ConfigError: If it refuses them.
     """
     for verdict in verdicts:
         if verdict.conversation == conversation and verdict.kind == "refused":
@@ -133,7 +133,7 @@ def _hold(
         branch.add_context(context, index)
         branch.add_sampled(ids, [0.0] * len(ids), [0] * len(ids), index)
         conversation.encoded = len(conversation.messages) + 1
-        conversation.messages += [turn.answer, *turn.said]
+        conversation.messages += [turn.answer, *turn.observed]
     return verdict
 
 

@@ -53,17 +53,17 @@ def in_text(
         system_role: Whether there can be a system prompt. If not, the tools are listed before the
             first user message.
     """
-    told: list[Message] = []
+    shown: list[Message] = []
     for index, message in enumerate(messages):
         if message.role != "tool":
-            told.append(_answer(message) if message.tool_calls else message)
+            shown.append(_answer(message) if message.tool_calls else message)
             continue
         result = f"<tool_response>\n{message.content}\n</tool_response>"
         if index and messages[index - 1].role == "tool":  # the results of one turn are one message
-            told[-1] = Message("user", f"{told[-1].content}\n{result}")
+            shown[-1] = Message("user", f"{shown[-1].content}\n{result}")
         else:
-            told.append(Message("user", result))
-    return _introduced(told, tools, system_role) if tools else told
+            shown.append(Message("user", result))
+    return _introduced(shown, tools, system_role) if tools else shown
 
 
 def _answer(message: Message) -> Message:

@@ -50,7 +50,7 @@ def _names(node: Any, name: str) -> int:
     """Return how often a statement names a variable."""
     from jinja2 import nodes
 
-    return sum(found.name == name for found in node.find_all(nodes.Name))
+    return sum(node.name == name for node in node.find_all(nodes.Name))
 
 
 def _first_messages(node: Any) -> int:

@@ -12,7 +12,7 @@ import pytest
 import vf
 from tests.environments.agents.programs import ASK, alive, leftovers, run
 from tests.waiting import wait_until
-from vf.environments.agents import places
+from vf.environments.agents import workspaces
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="adoption is Linux's")
 
@@ -71,10 +71,10 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path, monkeypatch: pytest.Mo
         pids = file.read_text().split()[:-1]
         assert all(alive(int(pid)) for pid in pids)
         before = leftovers()
-        places.reap()
+        workspaces.reap()
         after = leftovers()
         parent.kill()
     assert before == after != set(), "its owner lived"
     wait_until(lambda: not any(alive(int(pid)) for pid in pids))
-    places.reap()
+    workspaces.reap()
     assert leftovers() == set()

@@ -39,23 +39,23 @@ _TRIES = 5
 _LONGEST = 7 * 24 * 3600.0  # seconds: who waits has a clock of its own
 
 
-class Place(Protocol):
+class Workspace(Protocol):
     """Where one attempt's program runs. Every method may raise a SandboxError."""
 
     async def open(self, endpoint: Endpoint) -> Endpoint:
-        """Make the place, with the agent's code in it; return the endpoint as seen from there."""
+        """Create the workspace with the agent's code in it; return the endpoint as seen from it."""
         ...
 
     @property
     def lost(self) -> str:
-        """What became of it through the programs that ran in it; empty while it is usable."""
+        """Why it is no longer usable, such as an exhausted memory limit; empty while it is."""
         ...
 
     async def write(self, name: str, text: str) -> str:
         """Write a file into a new folder, and return its path.
 
         Raises:
-            OSError: The programs that ran here leave no room for it, say.
+            OSError: If the programs that ran here left no room for it, say.
         """
         ...
 
@@ -63,7 +63,7 @@ class Place(Protocol):
         """End what programs have left running.
 
         Raises:
-            OSError: It does not end.
+            OSError: If one of them does not end.
         """
         ...
 
@@ -71,7 +71,7 @@ class Place(Protocol):
         """Return a command that runs its own files as they were, whatever became of them here.
 
         Raises:
-            OSError: They cannot be written.
+            OSError: If they cannot be written.
         """
         ...
 
@@ -91,7 +91,7 @@ class Place(Protocol):
         ...
 
 
-class LocalPlace:
+class LocalWorkspace:
     """A temporary folder: no protection, but a home of its own, and none of this process's keys.
 
     Args:
@@ -157,7 +157,7 @@ class LocalPlace:
         """Run a child process, with a guard, and a home of its own.
 
         Raises:
-            OSError: The working directory is none any more.
+            OSError: If the working directory is no longer a directory.
         """
         self._work.mkdir(parents=True, exist_ok=True)
         home, temporary = self._new(), self._new()
@@ -175,10 +175,10 @@ class LocalPlace:
 
         def read() -> dict[str, str]:
             paths = left_behind.chosen(left_behind.listed(self._work), patterns)
-            found = {path: left_behind.read(self._work, path) for path in paths}
+            contents = {path: left_behind.read(self._work, path) for path in paths}
             return {
                 writable(path): left_behind.as_text(data)
-                for path, data in found.items()
+                for path, data in contents.items()
                 if data is not None
             }
 
@@ -194,14 +194,14 @@ class LocalPlace:
             self._lock = -1
 
 
-class SandboxPlace:
+class SandboxWorkspace:
     """A sandbox, in which nothing can be reached but the endpoint.
 
     Args:
-        source: Where it comes from.
+        source: The source of sandboxes.
         code: A folder that is copied into its working directory; None for none.
         scripts: Files of this machine that are copied there, by their path inside.
-        spec: What it is made from; None for the source's own settings.
+        spec: The specification; None for the source's own settings.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class SandboxPlace:
         """The sandbox.
 
         Raises:
-            EnvironmentFailure: It has not been opened.
+            EnvironmentFailure: If the sandbox is not open.
         """
         if self._sandbox is None:
             raise EnvironmentFailure("the sandbox of the agent's program is not open")
@@ -293,14 +293,14 @@ class SandboxPlace:
         finding = ["find", ".", "-type", "f", "-not", "-path", f"./{_FILES}/*", "-print0"]
         listing = await self.sandbox.exec(finding, max_output=10_000_000)
         paths = [path.removeprefix("./") for path in listing.stdout.split("\0")]
-        found: dict[str, str] = {}
+        files: dict[str, str] = {}
         for path in left_behind.chosen(paths, patterns):
             try:
                 data = await self.sandbox.read_file(path)
             except (OSError, ValueError):
                 continue
-            found[path] = left_behind.as_text(data)
-        return found
+            files[path] = left_behind.as_text(data)
+        return files
 
     async def close(self) -> None:
         """Destroy it."""
@@ -344,9 +344,9 @@ def reap() -> None:
 
 
 def _remove(root: Path) -> None:
-    for place, folders, _ in os.walk(root):
+    for directory, folders, _ in os.walk(root):
         for name in folders:
-            path = Path(place, name)
+            path = Path(directory, name)
             with suppress(OSError):  # what cannot be removed stays
                 if not path.is_symlink():
                     path.chmod(0o700)
