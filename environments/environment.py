@@ -219,7 +219,7 @@ class Environment:
         """Run the reply's tool calls concurrently; without any, the episode has terminated.
 
         Raises:
-            ToolFailure: If a tool failed. A wrong call is no failure: the model receives an error.
+            ToolFailure: If a tool failed. A wrong call is not one: the model receives an error.
         """
         if not reply.tool_calls:
             return Step(terminated=True)

@@ -130,7 +130,7 @@ def load_object(reference: str, what: str) -> Any:
     Args:
         reference: ``"module:name"`` or ``"file.py:name"``; a relative path begins at the working
             directory.
-        what: What the object is, for the errors.
+        what: The setting that names the object, for the errors.
 
     Raises:
         ConfigError: If it cannot be loaded, or there is nothing of this name.

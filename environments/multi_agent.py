@@ -120,7 +120,7 @@ class MultiAgentEnvironment(Environment):
         """Run the tool calls of a role's reply concurrently, and return the results.
 
         Raises:
-            ToolFailure: If a tool failed. A wrong call is no failure: the role receives an error.
+            ToolFailure: If a tool failed. A wrong call is not one: the role receives an error.
         """
         box = self._boxes[role]
         return await box.run(reply.tool_calls, turn=self.turn, timeout=self.tool_timeout)

@@ -261,7 +261,7 @@ def _load(id: str, target: str, where: str) -> Factory:
     Args:
         id: The environment's name, for the errors.
         target: ``module:name``.
-        where: Where the target was written, for the errors.
+        where: The place where the target was written, for the errors.
     """
     module, _, name = target.partition(":")
     if not module or not name:

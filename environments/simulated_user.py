@@ -84,7 +84,7 @@ class SimulatedUser:
             said in turn; or a function of the messages so far that returns a line. In these
             messages the policy's words have the role ``user``, and the user's own ``assistant``.
         rules: The system prompt of whoever plays, with ``{persona}`` and ``{goal}`` in it.
-        stop: What the user says to end the conversation. It is not part of what the policy hears.
+        stop: The words with which the user ends the conversation; the policy does not hear them.
         hears: Characters of one message that the user hears; the rest is cut off. So no message
             is too long for the user's model, and none too expensive.
         retries: Further attempts at an answer, once it is known that the user can answer.
@@ -133,11 +133,11 @@ class SimulatedUser:
 
         Args:
             environment: The episode; its ``rng`` gives the seed of the answers.
-            goal: What the user wants and knows.
+            goal: The user's wishes and knowledge.
             said: Messages before, as the policy reads them: the task's prompt. Those of the role
                     ``user`` are the user's first words.
-            persona: Who the user is, and how they talk.
-            tools: What the user can do, as the tools of an environment are written.
+            persona: The person that the user is, and their manner.
+            tools: The user's tools, written as those of an environment.
         """
         system = self.rules.format(persona=persona, goal=goal)
         before = [

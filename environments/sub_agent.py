@@ -171,7 +171,7 @@ class _Bound:
         """Replaced by the sub-agent's own description.
 
         Args:
-            task: What to do. Nothing else is known there: say all that is needed.
+            task: The task. Nothing else is known there: say all that is needed.
         """
         agent, nested = self._agent, self._episode._nested
         if not isinstance(nested, NestedEpisodes):

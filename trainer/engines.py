@@ -21,7 +21,7 @@ from vf.inference.vllm.adapter_formats import adapter_format
 from vf.inference.vllm.rungs import choose_rung
 from vf.inference.vllm.server_args import Adapters
 from vf.inference.vllm.sites import LOOPBACKS
-from vf.inference.vllm.telling import returning_experts, telling_supports
+from vf.inference.vllm.telling import returning_experts, returning_supports
 from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.trainer.canary import Probed
 from vf.trainer.learning.memory.server_memory import shares_gpu
@@ -70,7 +70,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
         settings = batch_invariant(settings, cpu=cpu)
     if args.router_replay != "off":
         settings = returning_experts(settings, cpu=cpu)
-    settings = telling_supports(settings, [config.args_of(env).top_k for env in config.env])
+    settings = returning_supports(settings, [config.args_of(env).top_k for env in config.env])
     trainers = config.trainer.devices or [0]
     if fleet is not None:  # which gives each server GPUs of its own
         count = settings.replicas * gpus_of_server(settings, cpu=cpu)

@@ -130,7 +130,7 @@ def convert_adapter(folder: Path, form: AdapterFormat) -> None:
 
     Args:
         folder: The adapter's.
-        form: How it is published.
+        form: The format of the published adapter.
     """
     from safetensors.torch import load_file, save_file
 
@@ -162,9 +162,9 @@ def _as_served(
 
     Args:
         layers: The factors of each layer as PEFT has it.
-        form: How they are published.
+        form: The format of the published adapter.
         names: The last names of the tensors that PEFT adapts by name.
-        rank: Of the adapter.
+        rank: The adapter's rank.
     """
     done = set[str]()
     for layer, (a, b) in layers.items():

@@ -66,8 +66,8 @@ class Admin:
         """GET a path and return the decoded answer.
 
         Raises:
-            Refused: The answer is an error.
-            EngineError: There is no answer.
+            Refused: If the answer is an error.
+            EngineError: If there is no answer.
         """
         return self._request("GET", path)
 
@@ -116,7 +116,7 @@ class Admin:
         """Return the names that requests can ask for.
 
         Raises:
-            EngineError: There is no answer, or not such a one.
+            EngineError: If there is no answer, or it has another form.
         """
         try:
             return [card["id"] for card in self.get("/v1/models")["data"]]
@@ -138,8 +138,8 @@ class Admin:
             problem = hide(f"{url}: {type(error).__name__}: {error}", *self._secrets)
             raise kind(problem) from (None if tells(error, *self._secrets) else error)
         if response.status_code != 200:
-            said = hide(_reason(response), *self._secrets)
-            raise Refused(f"{url} answered {response.status_code}: {said}", response.status_code)
+            reason = hide(_reason(response), *self._secrets)
+            raise Refused(f"{url} answered {response.status_code}: {reason}", response.status_code)
         try:
             return response.json()
         except ValueError:
@@ -159,7 +159,7 @@ def check_served(admin: Admin, base_url: str, model: str, max_seq_len: int) -> N
     """Check that a server speaks OpenAI's API and serves the model with enough context.
 
     Raises:
-        ConfigError: It does not; the message says what it does instead.
+        ConfigError: If it does not; the message says what it does instead.
     """
     base_url = hide_urls(base_url)
     try:
@@ -193,7 +193,7 @@ def check_tokenizer(admin: Admin, model: str, text: str, token_ids: list[int]) -
     """Check that the server, if it has /tokenize, encodes a text as the trainer does.
 
     Raises:
-        ConfigError: It does not; the message says where they part.
+        ConfigError: If it does not; the message says where they differ.
     """
     body = {"model": model, "prompt": text, "add_special_tokens": False}
     try:
@@ -203,10 +203,10 @@ def check_tokenizer(admin: Admin, model: str, text: str, token_ids: list[int]) -
     if theirs == token_ids:
         return
     pairs = zip(token_ids, theirs, strict=False)
-    place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(token_ids), len(theirs)))
+    index = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(token_ids), len(theirs)))
     raise ConfigError(
-        f"the server's tokenizer differs from the trainer's: token {place} of a test prompt is "
-        f"{theirs[place : place + 1]} there and {token_ids[place : place + 1]} here; serve the "
+        f"the server's tokenizer differs from the trainer's: token {index} of a test prompt is "
+        f"{theirs[index : index + 1]} there and {token_ids[index : index + 1]} here; serve the "
         "same model, or a copy with the same tokenizer files"
     )
 
@@ -219,11 +219,11 @@ def check_unfiltered(admin: Admin, model: str, token_ids: Sequence[int]) -> None
 
     Args:
         admin: Asks the server.
-        model: What it serves.
+        model: The served model.
         token_ids: Some of the model's vocabulary.
 
     Raises:
-        ConfigError: It filters or penalises anyway.
+        ConfigError: If it filters or penalises anyway.
     """
     prompts = [[token] for token in dict.fromkeys(token_ids)][:PROMPTS]
     try:
@@ -246,13 +246,13 @@ def _gaps(admin: Admin, model: str, prompts: list[list[int]]) -> list[float]:
     body = {"model": model, "return_token_ids": True, **fields}
     answer = admin.post("/v1/completions", {**body, "prompt": prompts, "logprobs": 0})
     sampled = [choice["token_ids"] for choice in answer["choices"]]
-    told = [choice["logprobs"]["token_logprobs"] for choice in answer["choices"]]
+    sampled_logprobs = [choice["logprobs"]["token_logprobs"] for choice in answer["choices"]]
     whole = [prompt + tokens for prompt, tokens in zip(prompts, sampled, strict=True)]
     body |= {"max_tokens": 1, "prompt": whole, "prompt_logprobs": 0}
     answer = admin.post("/v1/completions", body)
     gaps = []
-    for tokens, logprobs, choice in zip(sampled, told, answer["choices"], strict=True):
-        places = choice["prompt_logprobs"][-len(tokens) :]
-        for token, logprob, place in zip(tokens, logprobs, places, strict=True):
-            gaps.append(float(logprob) - float(place[str(token)]["logprob"]))
+    for tokens, logprobs, choice in zip(sampled, sampled_logprobs, answer["choices"], strict=True):
+        prompt_logprobs = choice["prompt_logprobs"][-len(tokens) :]
+        for token, logprob, by_token in zip(tokens, logprobs, prompt_logprobs, strict=True):
+            gaps.append(float(logprob) - float(by_token[str(token)]["logprob"]))
     return gaps

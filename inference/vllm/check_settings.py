@@ -22,23 +22,23 @@ def check_settings(
 
     Args:
         settings: ``[inference]``.
-        environ: What the server's environment will start from.
+        environ: The environment that the server's is made from.
         here: Whether the servers will be on this machine.
 
     Raises:
-        ConfigError: vLLM is not to be found, a flag is ours, the port is in use, a GPU or key is
-            missing, or the GPUs do not fit the parallel sizes.
+        ConfigError: If vLLM cannot be found, a flag is vf-rl's, the port is in use, a GPU or key
+            is missing, or the GPUs do not fit the parallel sizes.
     """
     check_args(settings.args)
     api_key(settings)
-    for each in each_server(settings):
-        parallel_args(each)
-        if each.gpus is None and each.gpus_per_replica is not None:
-            parallel_args(each.model_copy(update={"gpus": [*range(each.gpus_per_replica)]}))
-        if here and not each.base_url:
-            launcher(each)
-            choose_port(each.host, each.port)
-            server_env(each, environ, lora=False, cpu=False)
+    for server in each_server(settings):
+        parallel_args(server)
+        if server.gpus is None and server.gpus_per_replica is not None:
+            parallel_args(server.model_copy(update={"gpus": [*range(server.gpus_per_replica)]}))
+        if here and not server.base_url:
+            launcher(server)
+            choose_port(server.host, server.port)
+            server_env(server, environ, lora=False, cpu=False)
 
 
 def check_temperatures(temperatures: Mapping[str, float | None]) -> None:
@@ -48,7 +48,7 @@ def check_temperatures(temperatures: Mapping[str, float | None]) -> None:
         temperatures: By the name of the setting, None if it is not set.
 
     Raises:
-        ConfigError: One is too high.
+        ConfigError: If one is too high.
     """
     for name, temperature in temperatures.items():
         if temperature is not None and temperature > MOST_TEMPERATURE:
@@ -66,7 +66,7 @@ def check_divided(settings: VllmSettings, *, cpu: bool) -> None:
         cpu: Whether there is no GPU.
 
     Raises:
-        ConfigError: Each would use all of them.
+        ConfigError: If each would use all of them.
     """
     if cpu or settings.urls or settings.gpus is not None:
         return
@@ -83,7 +83,7 @@ def api_key(settings: VllmSettings) -> str | None:
     """Return the key for servers that are running already, if they need one.
 
     Raises:
-        ConfigError: The environment variable that is to hold it is not set.
+        ConfigError: If the environment variable that is to hold it is not set.
     """
     if settings.api_key_env is None:
         return None

@@ -25,10 +25,10 @@ class Delivery:
     Args:
         settings: ``[inference]``.
         model: Name of the base model on the server.
-        weights: What is trained.
-        shelf: Where servers read them from the disk.
-        rung: How weights are published.
-        server: Is started again where NCCL has failed.
+        weights: The weights in training.
+        shelf: The weights on disk, where servers read them.
+        rung: The way weights are published.
+        server: The server, which is started again where NCCL has failed.
         admin: Its control.
         serving: Told what is served.
         host: Address of this process, as the server reaches it.
@@ -98,8 +98,8 @@ class Delivery:
         """Serve weights that were written.
 
         Raises:
-            ConfigError: The server is not set up for it.
-            EngineError: It failed.
+            ConfigError: If the server is not set up for it.
+            EngineError: If it failed.
         """
         self._bring(lambda: self._publisher.publish(version), version)
 
@@ -107,8 +107,8 @@ class Delivery:
         """Bring the newest weights to a server that is back.
 
         Raises:
-            ConfigError: The server is not set up for it.
-            EngineError: It failed.
+            ConfigError: If the server is not set up for it.
+            EngineError: If it failed.
         """
         self._bring(self._publisher.restore, self._serving.served.version)
 

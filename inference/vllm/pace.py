@@ -61,7 +61,7 @@ class Pace:
         """Return how many requests the server may have at once from now on.
 
         Args:
-            load: What it says now; asked at even intervals.
+            load: The server's present load; read at even intervals.
             under_way: Requests that it has now.
         """
         before, self._preemptions = self._preemptions, load.preemptions

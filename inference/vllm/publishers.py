@@ -23,8 +23,8 @@ class Publisher(Protocol):
         """Serve the newest weights, as ``version``; requests in progress continue.
 
         Raises:
-            ConfigError: The server is not set up for it.
-            EngineError: The server failed.
+            ConfigError: If the server is not set up for it.
+            EngineError: If the server failed.
         """
         ...
 
@@ -53,7 +53,7 @@ class LoraPublisher:
     Args:
         admin: The server.
         serving: Told what is served.
-        shelf: Where the adapters are; the server must be able to read it.
+        shelf: The adapters' folders; the server must be able to read them.
         model: Name of the base model on the server.
     """
 
@@ -115,7 +115,7 @@ class DiskPublisher:
     Args:
         admin: The server.
         serving: Told what is served.
-        shelf: Where the model is; the server must be able to read it.
+        shelf: The model's folder; the server must be able to read it.
         drain: Whether to let requests in progress end first; otherwise they pause, and
             continue with the new weights.
     """
@@ -152,13 +152,13 @@ def swapped(admin: Admin, serving: Serving, version: int, *, drain: bool = False
 
     Args:
         admin: The server.
-        serving: What it serves.
-        version: Of the new weights.
+        serving: The server's present weights.
+        version: The version of the new weights.
         drain: Let requests under way end first; otherwise they pause, and continue with the
             new weights.
 
     Raises:
-        ConfigError: The server has no such control.
+        ConfigError: If the server has no such control.
     """
     with serving.hold(drain=drain):
         try:

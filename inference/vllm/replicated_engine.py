@@ -49,22 +49,22 @@ def vllm_engine(
     Args:
         settings: ``[inference]``.
         model: The base model: a folder or a hub name.
-        weights: What is trained.
+        weights: The weights in training.
         folder: For the weights on their way.
-        log_path: Where the output of the first server goes; that of the others goes beside it.
-        adapters: What adapters are loaded at run time, or None for a full fine-tune.
+        log_path: The file for the output of the first server; the others' are beside it.
+        adapters: The adapters that are loaded at run time, or None for a full fine-tune.
         cpu: Whether there is no GPU.
         note: Told what the user should be able to find again after the run.
         **how: Further arguments of :class:`VllmEngine`.
 
     Raises:
-        ConfigError: vLLM is not to be found, or a setting is at fault.
+        ConfigError: If vLLM cannot be found, or a setting is wrong.
     """
     check_divided(settings, cpu=cpu)
     shelf = Shelf(weights, folder, None if adapters is None else adapters.form)
     members = [
         VllmEngine(
-            each,
+            server,
             model,
             weights,
             shelf,
@@ -74,7 +74,7 @@ def vllm_engine(
             note=note,
             **how,
         )
-        for number, each in enumerate(each_server(settings))
+        for number, server in enumerate(each_server(settings))
     ]
     return members[0] if len(members) == 1 else ReplicatedEngine(members, note)
 
@@ -127,8 +127,8 @@ class ReplicatedEngine:
         """Start all servers at the same time; see :class:`~vf.inference.engine.Engine`.
 
         Raises:
-            ConfigError: A setting is at fault.
-            EngineError: One of them does not start.
+            ConfigError: If a setting is wrong.
+            EngineError: If one of them does not start.
         """
         self.members[0].lay_out()
         count = len(self.members)
@@ -136,7 +136,7 @@ class ReplicatedEngine:
         def start(number: int, member: VllmEngine) -> None:
             member.start_server(lambda text: say(f"server {number} of {count}: {text}"))
 
-        _at_once(lambda each: start(*each), list(enumerate(self.members, 1)), self.stop)
+        _at_once(lambda numbered: start(*numbered), list(enumerate(self.members, 1)), self.stop)
 
     def stop(self) -> None:
         """Stop all servers. Safe to call twice."""
@@ -152,7 +152,7 @@ class ReplicatedEngine:
         """Have servers that have gone brought back, without waiting for them.
 
         Raises:
-            EngineError: None is left, and none will come back.
+            EngineError: If none is left, and none will come back.
         """
         for member in self.members:
             if member in self._returning or member in self._given_up:
@@ -204,8 +204,8 @@ class ReplicatedEngine:
         Those that are away get them when they are back.
 
         Raises:
-            ConfigError: A server is not set up for it.
-            EngineError: None of them takes it, or none is left.
+            ConfigError: If a server is not set up for it.
+            EngineError: If none of them takes it, or none is left.
         """
         for member in self.members:
             if not member.sends:
@@ -248,8 +248,8 @@ class ReplicatedEngine:
         """Take down a server that failed.
 
         Raises:
-            ConfigError: The error, if no other can be asked.
-            ModelError: Likewise.
+            ConfigError: If no other can be asked: the error.
+            ModelError: If no other can be asked: the error.
         """
         with self._lock:
             if not any(other is not member for other in self._live()):
@@ -299,21 +299,21 @@ class ReplicatedEngine:
 
 
 def _at_once(
-    act: Callable[[T], object], each: Sequence[T], give_up: Callable[[], None] | None = None
+    act: Callable[[T], object], items: Sequence[T], give_up: Callable[[], None] | None = None
 ) -> None:
     """Do something with each of several servers at the same time.
 
     Args:
-        act: What to do.
-        each: With what.
+        act: The function to call.
+        items: Its arguments, one for each server.
         give_up: Called at the first error, and ends what is still under way.
 
     Raises:
-        Exception: The first that was raised, once all have ended.
+        Exception: If one raised it first; once all have ended.
     """
-    pool = ThreadPoolExecutor(max(1, len(each)), thread_name_prefix="vf-servers")
+    pool = ThreadPoolExecutor(max(1, len(items)), thread_name_prefix="vf-servers")
     try:
-        done, _ = wait([pool.submit(act, one) for one in each], return_when=FIRST_EXCEPTION)
+        done, _ = wait([pool.submit(act, one) for one in items], return_when=FIRST_EXCEPTION)
         for ended in done:
             ended.result()
     except BaseException:

@@ -27,22 +27,22 @@ def choose_rung(
         trainer_gpus: The trainer's. NCCL cannot have two processes on one GPU.
 
     Raises:
-        ConfigError: What the settings ask for does not fit what is trained.
+        ConfigError: If what the settings ask for does not fit what is trained.
     """
-    wanted = settings.publish
+    publish = settings.publish
     shared = settings.gpus is None or bool({*settings.gpus} & {*trainer_gpus})
-    if wanted == "auto":
+    if publish == "auto":
         if use_lora:
             return "lora"
         apart = not settings.urls and not cpu and not shared
         return "nccl" if apart and _reaches_by_nccl() else "disk"
-    if (wanted == "lora") != use_lora:
+    if (publish == "lora") != use_lora:
         raise ConfigError(
-            f'inference.publish = "{wanted}" does not fit trainer.args.use_lora = '
+            f'inference.publish = "{publish}" does not fit trainer.args.use_lora = '
             f'{str(use_lora).lower()}; leave it at "auto"'
         )
-    if wanted != "nccl":
-        return wanted
+    if publish != "nccl":
+        return publish
     if cpu:
         raise ConfigError('inference.publish = "nccl" needs GPUs; set it to "auto"')
     if shared:
@@ -55,7 +55,7 @@ def choose_rung(
             'inference.publish = "nccl" needs vLLM in the trainer\'s environment too: '
             "pip install 'vf-rl[vllm]', or set publish = \"disk\""
         )
-    return wanted
+    return publish
 
 
 def _reaches_by_nccl() -> bool:

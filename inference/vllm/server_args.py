@@ -21,10 +21,10 @@ class Adapters:
     """The LoRA adapters that a server holds.
 
     Attributes:
-        rank: Of each.
+        rank: The rank of each.
         versions: How many of them requests may use at once: the newest, and those that requests
             under way began with. A request whose adapter has no place waits for one.
-        form: How each is written.
+        form: The format in which each is written.
     """
 
     rank: int
@@ -50,19 +50,19 @@ def server_args(
 
     Args:
         settings: ``[inference]``.
-        rung: How weights are published.
+        rung: The way weights are published.
         model: Folder of the base model.
-        name: What requests call it.
-        host: What the server listens on.
-        port: Likewise.
+        name: The model's name in requests.
+        host: The address that the server listens on.
+        port: Its port.
         max_seq_len: Tokens in one context at most.
-        adapters: What is loaded at run time, or None.
+        adapters: The adapters that are loaded at run time, or None.
         cpu: Whether there is no GPU.
         shared_gpu: Whether the trainer is on the same GPU.
         copy: Weights to serve in place of the model's.
 
     Raises:
-        ConfigError: The GPUs do not fit the parallel sizes.
+        ConfigError: If the GPUs do not fit the parallel sizes.
     """
     args: dict[str, Any] = {
         "model": model,
@@ -139,28 +139,28 @@ def parallel_args(settings: VllmSettings) -> dict[str, Any]:
     to the one that was asked to load it.
 
     Raises:
-        ConfigError: The number of GPUs does not fit the sizes in ``inference.args``.
+        ConfigError: If the number of GPUs does not fit the sizes in ``inference.args``.
     """
     args = given(settings)
     replicas = whole_number(args, "data_parallel_size") if "data_parallel_size" in args else None
     if settings.gpus is not None:
-        each = math.prod(whole_number(args, size) for size in INSIDE_A_REPLICA)
-        wanted = each * (replicas or max(1, len(settings.gpus) // each))
-        if settings.gpus and wanted != len(settings.gpus):
-            said = f"inference.gpus names {len(settings.gpus)} GPUs"
+        per_replica = math.prod(whole_number(args, size) for size in INSIDE_A_REPLICA)
+        needed = per_replica * (replicas or max(1, len(settings.gpus) // per_replica))
+        if settings.gpus and needed != len(settings.gpus):
+            named = f"inference.gpus names {len(settings.gpus)} GPUs"
             if settings.gpus_per_replica is not None:
-                said = f"inference.gpus_per_replica = {settings.gpus_per_replica}"
+                named = f"inference.gpus_per_replica = {settings.gpus_per_replica}"
             sizes = [
                 f"inference.args.{name} = {args[name]}"
                 for name in (*INSIDE_A_REPLICA, "data_parallel_size")
                 if name in args
             ]
             raise ConfigError(
-                f"{said}, but the server would use "
-                f"{wanted}: {', '.join(sizes)}. Change one of them; without data_parallel_size, "
+                f"{named}, but the server would use "
+                f"{needed}: {', '.join(sizes)}. Change one of them; without data_parallel_size, "
                 "what the other two leave over serves further replicas"
             )
-        replicas = wanted // each
+        replicas = needed // per_replica
     if replicas is None or replicas == 1:
         return {}
     return {"data_parallel_size": replicas, "api_server_count": 1}
@@ -170,7 +170,7 @@ def whole_number(args: Mapping[str, Any], name: str) -> int:
     """Return a size among ``inference.args``, 1 if it is not there.
 
     Raises:
-        ConfigError: It is not a whole number from 1.
+        ConfigError: If it is not a whole number from 1.
     """
     size = args.get(name, 1)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:

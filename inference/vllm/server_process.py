@@ -63,12 +63,12 @@ class ServerProcess:
     """Runs a server until :meth:`stop`, or until this process ends.
 
     Args:
-        command: What to run.
+        command: The command to run.
         env: Its environment.
         log: File that its output is appended to.
 
     Raises:
-        ConfigError: The log cannot be written.
+        ConfigError: If the log cannot be written.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
@@ -124,17 +124,17 @@ class PlacedServer:
     """Runs a server where a fleet places it, until :meth:`stop`, or until this process ends.
 
     Args:
-        fleet: Where servers run.
-        resources: What it needs.
-        command: What to run, with its log.
+        fleet: The machines that servers run on.
+        resources: The resources that the server needs.
+        command: The command to run, with its log.
 
     Attributes:
         host: Address of its machine.
         port: That stands for :data:`~vf.cluster.fleet.PORT` in its command.
 
     Raises:
-        ConfigError: There is no place for it, or no such program there.
-        PlacementError: The machine that it was to run on was lost.
+        ConfigError: If there is no room for it, or no such program there.
+        PlacementError: If the machine that it was to run on was lost.
     """
 
     def __init__(self, fleet: Fleet, resources: Resources, command: Command) -> None:

@@ -30,8 +30,8 @@ class Server(Protocol):
         """Return once it is healthy.
 
         Raises:
-            ConfigError: It refuses its flags.
-            EngineError: It does not become healthy.
+            ConfigError: If it refuses its flags.
+            EngineError: If it does not become healthy.
         """
         ...
 
@@ -47,7 +47,7 @@ class Server(Protocol):
         """Return whether a request failed because the server was gone, or is about to be.
 
         Args:
-            error: What the request raised.
+            error: The error that the request raised.
         """
         ...
 
@@ -59,7 +59,7 @@ class Server(Protocol):
         """End it, and return once it is healthy again.
 
         Raises:
-            EngineError: It does not become healthy.
+            EngineError: If it does not become healthy.
         """
         ...
 
@@ -67,7 +67,7 @@ class Server(Protocol):
         """Return once a server that had gone is there again.
 
         Raises:
-            EngineError: It will not be.
+            EngineError: If it will not be.
         """
         ...
 
@@ -78,7 +78,7 @@ class OwnServer:
     Args:
         settings: ``[inference]``.
         admin: Its control.
-        log_path: Where its output goes.
+        log_path: The file for its output.
         run: Starts its process.
         dying: Seconds within which it is known that a server that is no longer well has ended.
     """
@@ -106,7 +106,7 @@ class OwnServer:
         """Start it, and wait until it is healthy; see :class:`Server`."""
         started = time.monotonic()
         most = self._settings.startup_timeout
-        process = self._place(say, started + most)
+        process = self._launch(say, started + most)
         while True:
             seconds = time.monotonic() - started
             code = process.returncode
@@ -126,12 +126,12 @@ class OwnServer:
             say(f"vLLM is starting, {seconds:.0f} s: {process.last_line()}")
             time.sleep(POLL_SECONDS)
 
-    def _place(self, say: Say, deadline: float) -> Running:
+    def _launch(self, say: Say, deadline: float) -> Running:
         """Return its process, once there is a machine for it.
 
         Raises:
-            ConfigError: It cannot be started as the settings say.
-            EngineError: No machine was found in time, or it was stopped meanwhile.
+            ConfigError: If it cannot be started as the settings say.
+            EngineError: If no machine was free in time, or it was stopped meanwhile.
         """
         process = None
         while process is None and not self._stopped:

@@ -32,10 +32,10 @@ class Shelf:
     the trainer's thread.
 
     Args:
-        weights: What is written.
-        folder: Where to; the servers must be able to read it. What an earlier run wrote there is
+        weights: The weights to write.
+        folder: The folder; the servers must be able to read it. What an earlier run wrote there is
             removed.
-        form: How the adapter is written, if one is published.
+        form: The format of the adapter, if one is published.
     """
 
     def __init__(self, weights: Weights, folder: Path, form: AdapterFormat | None = None) -> None:
@@ -56,7 +56,7 @@ class Shelf:
         """Write the weights as they are now.
 
         Args:
-            version: What they are called.
+            version: The version of the weights.
             untied: Write a head of its own, also where it is tied to the embedding.
         """
         if not self._count:

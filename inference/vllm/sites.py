@@ -68,8 +68,8 @@ class Site(Protocol):
             cpu: Whether there is no GPU.
 
         Raises:
-            ConfigError: It cannot be started as the settings say.
-            PlacementError: The machine that it was to run on was lost.
+            ConfigError: If it cannot be started as the settings say.
+            PlacementError: If the machine that it was to run on was lost.
         """
         ...
 
@@ -81,7 +81,7 @@ class ThisMachine:
         settings: ``[inference]``.
 
     Raises:
-        ConfigError: vLLM is not to be found, or the port is in use.
+        ConfigError: If vLLM cannot be found, or the port is in use.
     """
 
     trainer = LOOPBACK

@@ -9,7 +9,7 @@ from vf.inference.supports import TIES
 from vf.runtime.errors import ConfigError
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
-VLLM_TELLS = 20  # log-probabilities of a token that vLLM tells at most by itself
+VLLM_MOST_LOGPROBS = 20  # log-probabilities of a token that vLLM tells at most by itself
 
 
 def returning_experts(settings: VllmSettings, *, cpu: bool) -> VllmSettings:
@@ -22,7 +22,7 @@ def returning_experts(settings: VllmSettings, *, cpu: bool) -> VllmSettings:
         cpu: Whether the server runs on a CPU.
 
     Raises:
-        ConfigError: It does: vLLM's Model Runner V2, which alone records experts, needs Triton.
+        ConfigError: If it does: vLLM's Model Runner V2, which alone records experts, needs Triton.
     """
     if settings.urls:
         return settings
@@ -31,21 +31,21 @@ def returning_experts(settings: VllmSettings, *, cpu: bool) -> VllmSettings:
             "trainer.args.router_replay: vLLM records experts in its Model Runner V2 alone, which "
             'needs a GPU; on a CPU, set inference.engine = "embedded", or router_replay = "off"'
         )
-    told = {"args": {"enable_return_routed_experts": True} | settings.args}
-    return settings.model_copy(update=told | {"env": {RUNNER: "1"} | settings.env})
+    update = {"args": {"enable_return_routed_experts": True} | settings.args}
+    return settings.model_copy(update=update | {"env": {RUNNER: "1"} | settings.env})
 
 
-def telling_supports(settings: VllmSettings, top_ks: Iterable[int]) -> VllmSettings:
+def returning_supports(settings: VllmSettings, top_ks: Iterable[int]) -> VllmSettings:
     """Return a server's settings with which it tells as many log-probabilities as ``top_k`` needs.
 
     A server that is already running must have been started so; it refuses a request otherwise.
 
     Args:
         settings: ``[inference]``.
-        top_ks: Of all environments; 0 is none.
+        top_ks: The ``top_k`` of all environments; 0 is none.
     """
     most = max(top_ks, default=0)
-    if settings.urls or most + TIES <= VLLM_TELLS or not most:
+    if settings.urls or most + TIES <= VLLM_MOST_LOGPROBS or not most:
         return settings
-    told = {"max_logprobs": most + TIES}
-    return settings.model_copy(update={"args": told | settings.args})
+    limit = {"max_logprobs": most + TIES}
+    return settings.model_copy(update={"args": limit | settings.args})

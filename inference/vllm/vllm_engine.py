@@ -45,13 +45,13 @@ class VllmEngine:
     Args:
         settings: ``[inference]``.
         model: The base model: a folder or a hub name.
-        weights: What is trained.
-        shelf: Where servers read them from the disk. Engines of the same weights share one.
-        rung: How weights are published; see :func:`~vf.inference.vllm.rungs.choose_rung`. Or
+        weights: The weights in training.
+        shelf: The weights on disk, where servers read them. Engines of the same weights share one.
+        rung: The way weights are published; see :func:`~vf.inference.vllm.publishers.choose_rung`. Or
             ``FIXED``.
-        log_path: Where the server's output goes.
+        log_path: The file for the server's output.
         max_seq_len: Tokens in one context at most.
-        adapters: What adapters are loaded at run time, or None for a full fine-tune.
+        adapters: The adapters that are loaded at run time, or None for a full fine-tune.
         cpu: Whether there is no GPU.
         shared_gpu: Whether the trainer is on the same GPU, so that memory must be left to it.
         encoded: A text and its token ids by the trainer's tokenizer; the server's must agree.
@@ -59,7 +59,7 @@ class VllmEngine:
         fleet: Has a place for the server; without one it is a child of this process.
 
     Raises:
-        ConfigError: vLLM is not to be found, or a setting is at fault.
+        ConfigError: If vLLM cannot be found, or a setting is wrong.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class VllmEngine:
         """Start the server and wait until it is healthy; see :class:`~vf.inference.engine.Engine`.
 
         Raises:
-            ConfigError: The server refuses its flags, or serves something else.
-            EngineError: It dies or does not become healthy; with its last lines.
+            ConfigError: If the server refuses its flags, or serves something else.
+            EngineError: If it dies or does not become healthy; with its last lines.
         """
         self.lay_out()
         self.start_server(say)
@@ -178,7 +178,7 @@ class VllmEngine:
         """Bring back a server that has gone, with the newest weights.
 
         Raises:
-            EngineError: It died too often, does not start again, or was away for too long.
+            EngineError: If it died too often, does not start again, or was away for too long.
         """
         if not self.is_gone:
             return
@@ -203,7 +203,7 @@ class VllmEngine:
         """Return once a server that had gone is there again, without weights; in any thread.
 
         Raises:
-            EngineError: It will not be. Whoever waits for it learns why.
+            EngineError: If it will not be. Whoever waits for it learns why.
         """
         with self._given_up_on_error(), self._delivery.starting():
             self._server.bring_back()
@@ -218,8 +218,8 @@ class VllmEngine:
             False if it has gone again.
 
         Raises:
-            ConfigError: It refuses them.
-            EngineError: It does not take them, or answers as other weights would.
+            ConfigError: If it refuses them.
+            EngineError: If it does not take them, or answers as other weights would.
         """
         with self._given_up_on_error():
             try:
@@ -294,8 +294,8 @@ class VllmEngine:
         """Bring the weights as they are now to the server.
 
         Raises:
-            ConfigError: The server is not set up for it.
-            EngineError: It could not be done.
+            ConfigError: If the server is not set up for it.
+            EngineError: If it could not be done.
         """
         self.write(version)
         self.check()
@@ -315,8 +315,8 @@ class VllmEngine:
             False if it has gone meanwhile.
 
         Raises:
-            ConfigError: The server is not set up for it.
-            EngineError: It could not be done.
+            ConfigError: If the server is not set up for it.
+            EngineError: If it could not be done.
         """
         try:
             self._delivery.serve(version)

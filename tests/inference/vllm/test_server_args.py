@@ -12,7 +12,7 @@ from vf.inference.settings import VllmSettings
 from vf.inference.supports import TIES
 from vf.inference.vllm.check_settings import check_divided, check_settings
 from vf.inference.vllm.server_args import given, parallel_args
-from vf.inference.vllm.telling import returning_experts, telling_supports
+from vf.inference.vllm.telling import returning_experts, returning_supports
 from vf.runtime.errors import ConfigError
 
 
@@ -63,7 +63,7 @@ def test_all_gpus_are_used(
 def test_a_server_may_tell_as_many_logprobs_as_top_k_needs(
     settings: dict[str, Any], top_ks: list[int], most: int | None
 ) -> None:
-    assert given(telling_supports(VllmSettings(**settings), top_ks)).get("max_logprobs") == most
+    assert given(returning_supports(VllmSettings(**settings), top_ks)).get("max_logprobs") == most
 
 
 @pytest.mark.parametrize("settings", [{"replicas": 2}, {"gpus_per_replica": 2}])
