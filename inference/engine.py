@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vf.inference.leases import Leases
-from vf.inference.proof import Proof
+from vf.inference.reference_sample import ReferenceSample
 from vf.inference.serving import Served
 from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError
@@ -98,7 +98,7 @@ class Engine(Protocol):
         """
         ...
 
-    def remember(self, proof: Proof) -> None:
+    def remember(self, reference: ReferenceSample) -> None:
         """Have a server that comes back answer like this, before it is asked again."""
         ...
 

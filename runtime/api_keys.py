@@ -29,18 +29,18 @@ def clean_key(key: str, where: str) -> str:
 
     Args:
         key: The key.
-        where: What holds it, for the error.
+        where: The setting that holds it, for the error.
 
     Raises:
-        ConfigError: It holds something that no HTTP header can.
+        ConfigError: If it holds something that no HTTP header can.
     """
-    found = key.strip(_AROUND)
-    if re.fullmatch("[!-~]*", found) is None:
+    cleaned = key.strip(_AROUND)
+    if re.fullmatch("[!-~]*", cleaned) is None:
         raise ConfigError(
             f"{where} holds a key with a blank, a line break or a character beyond ASCII in it, "
             "which no HTTP header can hold; copy the key again"
         )
-    return found
+    return cleaned
 
 
 def read_key(variable: str, where: str = "") -> str | None:
@@ -48,10 +48,10 @@ def read_key(variable: str, where: str = "") -> str | None:
 
     Args:
         variable: Its name.
-        where: What begins the error: the setting that names it, say.
+        where: The beginning of the error: the setting that names it, say.
 
     Raises:
-        ConfigError: It holds something that no HTTP header can.
+        ConfigError: If it holds something that no HTTP header can.
     """
     return clean_key(os.environ.get(variable) or "", f"{where}the variable {variable}") or None
 
@@ -60,7 +60,7 @@ def check_variable(name: str) -> str:
     """Return the name of a variable that holds a key, if it may be one.
 
     Raises:
-        ValueError: It looks like the key itself, which is not shown.
+        ValueError: If it looks like the key itself, which is not shown.
     """
     if name not in os.environ and _KEY.fullmatch(name):
         raise ValueError(
@@ -125,4 +125,4 @@ def hide(text: str, *keys: str | None) -> str:
 
 def tells(error: BaseException, *keys: str | None) -> bool:
     """Return whether an error's traceback holds a key."""
-    return hide(said := "".join(traceback.format_exception(error)), *keys) != said
+    return hide(printed := "".join(traceback.format_exception(error)), *keys) != printed

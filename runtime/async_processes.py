@@ -58,22 +58,22 @@ class AsyncProcesses:
 
     Args:
         fn: A function of a module, sync or async, that returns a text or None.
-        count: How many processes.
-        what: What they are, for the errors.
+        count: Number of processes.
+        what: The noun for them in errors.
         setting: The setting that asks for them, for the errors.
 
     Raises:
-        ConfigError: Another process cannot import the function.
+        ConfigError: If another process cannot import the function.
     """
 
     def __init__(self, fn: Callable[..., Any], count: int, *, what: str, setting: str) -> None:
-        self._place, self._what = place_of(fn, setting), what
+        self._function, self._what = locate_function(fn, setting), what
         self._children: PerLoop[list[_Child | None]] = PerLoop(lambda: [None] * count)
 
     async def start(self) -> None:
         """Start the processes, and don't wait for them."""
-        for place in range(len(self._children.get())):
-            self._child(place)
+        for index in range(len(self._children.get())):
+            self._child(index)
 
     async def call(self, *args: Any) -> str | None:
         """Call the function in the process that has least to do, and return what it returns.
@@ -84,10 +84,11 @@ class AsyncProcesses:
             args: Must be picklable.
 
         Raises:
-            ElsewhereError: The function raised something; or its process ended.
-            InfrastructureError: The function raised it.
-            ConfigError: Likewise; or it cannot be imported, or the arguments not be pickled.
-            asyncio.CancelledError: The call was cancelled, and has ended.
+            ElsewhereError: If the function raised something, or its process ended.
+            InfrastructureError: If the function raised it.
+            ConfigError: If the function raised it, cannot be imported, or the arguments cannot be
+                pickled.
+            asyncio.CancelledError: If the call was cancelled; it has ended.
         """
         try:
             packed = pickle.dumps(args)
@@ -96,30 +97,30 @@ class AsyncProcesses:
                 f"{self._what}: the arguments cannot be sent to a process: {error}"
             ) from error
         children = self._children.get()
-        place = min(range(len(children)), key=lambda place: self._child(place).load)
-        return await self._child(place).call(packed)
+        index = min(range(len(children)), key=lambda index: self._child(index).load)
+        return await self._child(index).call(packed)
 
-    def _child(self, place: int) -> _Child:
+    def _child(self, index: int) -> _Child:
         children = self._children.get()
-        child = children[place]
+        child = children[index]
         if child is None or child.ended:
-            child = children[place] = _Child(self._place, self._what)
+            child = children[index] = _Child(self._function, self._what)
         return child
 
 
-def place_of(fn: Callable[..., Any], setting: str) -> tuple[str, str, str | None]:
+def locate_function(fn: Callable[..., Any], setting: str) -> tuple[str, str, str | None]:
     """Return a function's module, its name there, and the module's file.
 
     Raises:
-        ConfigError: It is not found there, or another process has no such module.
+        ConfigError: If it does not have that name there, or another process has no such module.
     """
     module, name = getattr(fn, "__module__", ""), getattr(fn, "__qualname__", "")
     loaded: Any = sys.modules.get(module or "")
     try:
-        found = operator.attrgetter(name)(loaded)
+        named = operator.attrgetter(name)(loaded)
     except AttributeError:
-        found = None
-    if found is not fn or module == "__main__":
+        named = None
+    if named is not fn or module == "__main__":
         why = (
             "the program's main file, which is not imported"
             if module == "__main__"
@@ -135,8 +136,8 @@ def place_of(fn: Callable[..., Any], setting: str) -> tuple[str, str, str | None
 class _Child:
     """One process, and the calls under way in it."""
 
-    def __init__(self, place: tuple[str, str, str | None], what: str) -> None:
-        self._place, self._what = place, what
+    def __init__(self, function: tuple[str, str, str | None], what: str) -> None:
+        self._function, self._what = function, what
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[str | None]] = {}
         self._heard: dict[int, asyncio.Event] = {}
@@ -244,7 +245,7 @@ class _Child:
         ours, theirs = socket.socketpair()
         reading, self._lifeline = os.pipe()
         guard = [sys.executable, "-I", "-S", lifeline.__file__, str(reading), "0"]
-        function = json.dumps([theirs.fileno(), import_path(), *self._place])
+        function = json.dumps([theirs.fileno(), import_path(), *self._function])
         try:
             process = await asyncio.create_subprocess_exec(
                 *guard,
@@ -267,7 +268,7 @@ class _Child:
         if kind == READY:
             self._ready.set()
         elif kind == UNUSABLE:
-            module, name, _ = self._place
+            module, name, _ = self._function
             self._fault = ConfigError(
                 f"{self._what}: importing {name} from {module} failed there:\n{answer[0]}"
             )
@@ -293,9 +294,9 @@ class _Child:
                 await asyncio.wait_for(process.wait(), lifeline.KILL_SECONDS)
 
 
-def _raised(name: str, message: str, traceback: str, known: bool) -> Exception:
+def _raised(name: str, message: str, traceback: str, is_ours: bool) -> Exception:
     """Return what was raised there: the library's own errors as they are."""
-    kind = getattr(errors, name, None) if known else None
+    kind = getattr(errors, name, None) if is_ours else None
     if kind is not None and issubclass(kind, InfrastructureError | ConfigError):
         error: Exception = kind(message)
         return error

@@ -127,11 +127,11 @@ def _end(
 
 
 def _find(module: str, name: str, file: str | None) -> Any:
-    found = importlib.import_module(module)
-    there = getattr(found, "__file__", None)
+    loaded = importlib.import_module(module)
+    there = getattr(loaded, "__file__", None)
     if file is not None and not (there and os.path.samefile(there, file)):
         raise ImportError(f"{module} is {there} here, and not {file}")
-    return operator.attrgetter(name)(found)
+    return operator.attrgetter(name)(loaded)
 
 
 async def _call(

@@ -41,14 +41,14 @@ class PerLoop(Generic[T]):
 class Batcher(Generic[Q, A]):
     """Questions that are asked at about the same time are answered together.
 
-    While all places are taken, questions wait for one that falls free.
+    While all batches are in flight, questions wait for the next to end.
 
     Args:
         answer: Answers a list of questions, in their order.
         size: Most questions in one batch.
-        places: Most batches at once.
-        spread: Share the questions among the free places, where that is quicker than to answer
-            them in one place.
+        concurrency: Most batches at once.
+        spread: Share the questions among the free batches, where that is quicker than to answer
+            them in one.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Batcher(Generic[Q, A]):
         answer: Callable[[list[Q]], Awaitable[list[A]]],
         *,
         size: int,
-        places: int,
+        concurrency: int,
         spread: bool = False,
     ) -> None:
-        self._lanes = PerLoop(lambda: _Lane(answer, size, places, spread))
+        self._lanes = PerLoop(lambda: _Lane(answer, size, concurrency, spread))
 
     async def ask(self, question: Q) -> A:
         """Return the answer.
 
         Raises:
-            Exception: Whatever answering the batch raised; every question of it gets a copy.
+            Exception: If answering the batch raised it; every question of it gets a copy.
         """
         return await self._lanes.get().add(question)
 
@@ -77,13 +77,13 @@ class _Lane(Generic[Q, A]):
         self,
         answer: Callable[[list[Q]], Awaitable[list[A]]],
         size: int,
-        places: int,
+        concurrency: int,
         spread: bool,
     ) -> None:
         self.answer = answer
         self.size = size
         self.spread = spread
-        self.free = places
+        self.free = concurrency
         self.waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -97,8 +97,8 @@ class _Lane(Generic[Q, A]):
 
     def start(self) -> None:
         while self.free and self.waiting:
-            places = self.free if self.spread else 1
-            count = min(self.size, math.ceil(len(self.waiting) / places))
+            shares = self.free if self.spread else 1
+            count = min(self.size, math.ceil(len(self.waiting) / shares))
             batch = [self.waiting.popleft() for _ in range(count)]
             batch = [pair for pair in batch if not pair[1].done()]  # some have stopped waiting
             if batch:

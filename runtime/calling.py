@@ -35,7 +35,7 @@ async def call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Await a coroutine function, or run a plain function in a thread, where it may block.
 
     Raises:
-        RuntimeError: The function raised what asyncio gives a meaning of its own: SystemExit,
+        RuntimeError: If the function raised what asyncio gives a meaning of its own: SystemExit,
             StopIteration, or a CancelledError that nobody asked for. Anything else passes.
     """
     try:
@@ -60,7 +60,7 @@ async def call_for_text(fn: Callable[..., Any], /, *args: Any) -> str | None:
     returns may be of its model's choosing, so that no kind of value is a failure.
 
     Raises:
-        RuntimeError: As :func:`call`. Whatever else the function raises passes.
+        RuntimeError: If :func:`call` would raise it. Whatever else the function raises passes.
     """
     result = await call(fn, *args)
     if isinstance(result, str | None):

@@ -34,7 +34,7 @@ class CommandParser(argparse.ArgumentParser):
     """An argument parser that keeps line breaks, takes no abbreviations and suggests what it knows.
 
     Args:
-        options: What :class:`argparse.ArgumentParser` takes.
+        options: Arguments of :class:`argparse.ArgumentParser`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -51,9 +51,9 @@ class CommandParser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             word = unknown[0].partition("=")[0]
-            known = re.findall(r"(?<![\w-])--[a-z][\w-]*", self.format_help())
+            flags = re.findall(r"(?<![\w-])--[a-z][\w-]*", self.format_help())
             # Compared with the beginnings: --rollout is near --rollouts-per-example.
-            nearest = {name[: len(word) + 1]: name for name in known}
+            nearest = {name[: len(word) + 1]: name for name in flags}
             near = difflib.get_close_matches(word, nearest, n=1)
             hint = f". Did you mean {nearest[near[0]]!r}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
@@ -62,12 +62,12 @@ class CommandParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = [str(choice) for choice in action.choices]
-        near = did_you_mean(str(value), known)
+        choices = [str(choice) for choice in action.choices]
+        near = did_you_mean(str(value), choices)
         if isinstance(action, argparse._SubParsersAction):
-            listed = near or f" Commands: {', '.join(known)}"
+            listed = near or f" Commands: {', '.join(choices)}"
             raise argparse.ArgumentError(None, f"there is no command {value!r}.{listed}")
-        listed = f" It is one of: {', '.join(known)}"
+        listed = f" It is one of: {', '.join(choices)}"
         raise argparse.ArgumentError(action, f"unknown value {value!r}.{near}{listed}")
 
 
@@ -118,7 +118,7 @@ def config_file(args: argparse.Namespace) -> Path:
     """Return the TOML that the options name: the config, or that of the run to resume.
 
     Raises:
-        ConfigError: The config is a folder, or the folder is not a run's.
+        ConfigError: If the config is a folder, or the folder is not a run's.
     """
     config: Path | None = args.config
     if config is None:
@@ -141,7 +141,7 @@ def check_run_exists(run: Path) -> None:
     """Check that a run that is named is there.
 
     Raises:
-        ConfigError: It is not; the runs beside it are listed, those with the nearest names first.
+        ConfigError: If it is not; runs beside it are listed, those with the nearest names first.
     """
     if run.is_dir():
         return
@@ -155,8 +155,8 @@ def check_run_exists(run: Path) -> None:
     nearest = sorted(beside, key=lambda name: (-likeness(name), name))[:_NAMED]
     there = ", ".join(str(run.parent / name) for name in nearest)
     more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
-    known = f". Runs beside it: {there}{more}" if there else f", and no run in {run.parent}"
-    raise ConfigError(f"there is no folder {run}{known}")
+    others = f". Runs beside it: {there}{more}" if there else f", and no run in {run.parent}"
+    raise ConfigError(f"there is no folder {run}{others}")
 
 
 def runs_in(folder: Path) -> str:
@@ -170,9 +170,9 @@ def add_subcommand(commands: Any, name: str, what: str, *examples: str) -> argpa
     """Add a subcommand whose ``--help`` shows what it does and how it is called.
 
     Args:
-        commands: What ``add_subparsers`` returned.
+        commands: The return value of ``add_subparsers``.
         name: The subcommand.
-        what: What it does, in lower case and without a full stop.
+        what: The help text, in lower case and without a full stop.
         examples: Arguments of example calls.
 
     Returns:
@@ -192,7 +192,7 @@ def run_command(name: str, body: Callable[[], int], *, kept: str = "", extra: st
     Args:
         name: The command as it is typed.
         body: Does the work and returns the exit code.
-        kept: What a signal leaves of the work, for the message.
+        kept: The part of the work that a signal leaves, for the message.
         extra: The extra of vf-rl that installs the packages the command needs; several with commas
             between them.
 
@@ -232,8 +232,8 @@ def _exit_code(name: str, body: Callable[[], int], kept: str, extra: str) -> int
         raise
     except KeyboardInterrupt as error:
         number = getattr(error, "number", signal.SIGINT)
-        said = "interrupted" if number == signal.SIGINT else f"stopped by {error}"
-        return complain(name, f"{said}; {kept}" if kept else said, 128 + number)
+        text = "interrupted" if number == signal.SIGINT else f"stopped by {error}"
+        return complain(name, f"{text}; {kept}" if kept else text, 128 + number)
 
 
 def _reader_left() -> bool:

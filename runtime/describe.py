@@ -92,9 +92,9 @@ class Description:
             case dict() | MappingProxyType():
                 return self._named(value.items())
             case list() | tuple():
-                return [self.of(each) for each in value]
+                return [self.of(item) for item in value]
             case set() | frozenset():
-                return {"set": sorted((self.of(each) for each in value), key=_order)}
+                return {"set": sorted((self.of(item) for item in value), key=_order)}
             case ModuleType():
                 return f"module {value.__name__}"
             case type():
@@ -115,21 +115,21 @@ class Description:
         return self._instance(value) if inner is value else self.of(inner)
 
     def _named(self, items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-        found = {}
+        named = {}
         for key, value in items:
             name = key if isinstance(key, str) else _order(self.of(key))
             if not is_secret(name, value):
-                found[name] = self.of(value)
-        return found
+                named[name] = self.of(value)
+        return named
 
     def _instance(self, value: Any) -> Any:
         kind = type(value)
         if isinstance(value, self._opaque):
             return f"({_type_name(value)})"
         if is_dataclass(value):
-            held = {each.name: getattr(value, each.name, None) for each in fields(value)}
+            held = {field.name: getattr(value, field.name, None) for field in fields(value)}
         elif self._opens(kind.__module__):
-            slots = [name for each in kind.__mro__ for name in vars(each).get("__slots__", ())]
+            slots = [name for base in kind.__mro__ for name in vars(base).get("__slots__", ())]
             held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
             held |= getattr(value, "__dict__", {})
         else:
@@ -170,7 +170,7 @@ class Description:
             "holds": self._named((k, _content(cell)) for k, cell in cells if k != "__class__"),
             "attributes": self._named((k, v) for k, v in vars(fn).items() if k[:2] != "__"),
         }
-        held = {key: each for key, each in held.items() if each}
+        held = {key: part for key, part in held.items() if part}
         return {"function": name, **held} if held else name
 
     def _add_function(self, fn: FunctionType, without: Collection[str] = ()) -> None:
@@ -283,7 +283,9 @@ def is_secret(name: str, value: object) -> bool:
 def _parts(member: Any) -> list[Any]:
     """Return the functions of a member of a class; itself, if it is none."""
     if isinstance(member, property):
-        return [each for each in (member.fget, member.fset, member.fdel) if each is not None]
+        return [
+            function for function in (member.fget, member.fset, member.fdel) if function is not None
+        ]
     return [_inside(member)]
 
 

@@ -160,9 +160,9 @@ def fresh(error: _E) -> _E:
     return again
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the nearest known names, or ``""`` if none is near."""
-    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the nearest names, or ``""`` if none is near."""
+    near = difflib.get_close_matches(word, list(names), n=3, cutoff=0.5)
     likeness = [difflib.SequenceMatcher(None, name, word).ratio() for name in near]
     near = [name for name, like in zip(near, likeness, strict=True) if like > likeness[0] - 0.2]
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
@@ -175,7 +175,7 @@ def author_lines(error: BaseException, module: str) -> str:
     """Return a traceback without anything but the author's own lines, and the error itself.
 
     Args:
-        error: What was raised.
+        error: The error that was raised.
         module: A module of the author's. Frames of its top-level package are the author's; of
             more than four, the last four are kept.
 

@@ -56,8 +56,8 @@ def missing_package(error: ImportError, preferred: str = "") -> str | None:
     """Return which package is missing, and how to install it, on one line.
 
     Args:
-        error: What an import has raised.
-        preferred: As :func:`extra_of` takes it.
+        error: The error that an import raised.
+        preferred: See :func:`extra_of`.
 
     Returns:
         None if what is missing is not a package of an extra.
@@ -73,10 +73,10 @@ def optional_packages(extra: str = "") -> Iterator[None]:
     """Say how to get a package of an extra that an import in the block does not find.
 
     Args:
-        extra: As :func:`extra_of` takes it.
+        extra: See :func:`extra_of`.
 
     Raises:
-        ConfigError: One is missing.
+        ConfigError: If one is missing.
     """
     try:
         yield
@@ -90,7 +90,7 @@ def load(module: str, extra: str) -> Any:
     """Import an optional package and return it.
 
     Raises:
-        ConfigError: It is not installed, or cannot be imported; names the extra that brings it.
+        ConfigError: If it is not installed, or cannot be imported; names the extra that brings it.
     """
     try:
         return importlib.import_module(module)
@@ -109,18 +109,18 @@ def check_version(package: str, extra: str, least: str, below: str) -> tuple[int
         below: The first one after it that is not.
 
     Raises:
-        ConfigError: It is of another one, or not installed; says which are supported.
+        ConfigError: If it has another version, or is not installed; says which are supported.
     """
     try:
-        found = version(package)
+        installed = version(package)
     except PackageNotFoundError as error:
         raise ConfigError(_install(package, extra)) from error
-    if not _numbers(least) <= _numbers(found) < _numbers(below):
+    if not _numbers(least) <= _numbers(installed) < _numbers(below):
         raise ConfigError(
-            f"the package {package} {found} is not supported, but {least} and later, before "
+            f"the package {package} {installed} is not supported, but {least} and later, before "
             f"{below}, are: pip install 'vf-rl[{extra}]' '{package}>={least},<{below}'"
         )
-    return _numbers(found)
+    return _numbers(installed)
 
 
 def _install(module: str, extra: str) -> str:

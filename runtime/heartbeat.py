@@ -20,7 +20,7 @@ class Heartbeat:
     Args:
         say: Prints a line; called in a thread.
         doing: Returns what is being done, or nothing for no line.
-        seconds: Of silence before a line.
+        seconds: Silence before a line, in seconds.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ def working(console: Console, text: str) -> Iterator[Callable[[str], None]]:
     """Show what is being done: a spinner on a terminal, elsewhere a line every few seconds.
 
     Args:
-        console: Where to.
-        text: What is being done first.
+        console: The console that shows it.
+        text: The work that comes first.
 
     Returns:
         A context, in which it gives a function that takes what is being done from now on.

@@ -50,7 +50,7 @@ class Door:
       names, which a page may have made to lead here.
 
     Args:
-        app: Who answers the others.
+        app: The app that answers the others.
         host: The address that the server listens on.
         most: Bytes of a body.
         kinds: The content types of bodies.
@@ -73,35 +73,35 @@ class Door:
         self._kinds = kinds
         self._drained = drained
         self._own = is_loopback(host)
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer a request, or let the app do it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        async with AsyncExitStack() as place:
+        async with AsyncExitStack() as slot:
             try:
-                body = await self._body(scope, receive, place)
+                body = await self._body(scope, receive, slot)
             except Refused as refusal:
                 await _refuse(send, refusal)
                 return
-            told = False
+            read = False
 
             async def again() -> Message:
-                nonlocal told
-                if told:  # it has read the body, and waits for the client to go away
-                    await place.aclose()
+                nonlocal read
+                if read:  # it has read the body, and waits for the client to go away
+                    await slot.aclose()
                     return await receive()
-                told = True
+                read = True
                 return {"type": "http.request", "body": body, "more_body": False}
 
             await self.app(scope, again, send)
 
     async def _body(
-        self, scope: MutableMapping[str, Any], receive: Receive, place: AsyncExitStack
+        self, scope: MutableMapping[str, Any], receive: Receive, slot: AsyncExitStack
     ) -> bytes:
-        """Return the body; a large one takes one of the places, which ``place`` gives back."""
+        """Return the body; a large one takes one of the slots, which ``slot`` gives back."""
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         self._check(scope["method"], headers)
         if scope["method"] not in WITH_BODY:
@@ -113,7 +113,7 @@ class Door:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 if size > LARGE:
-                    await place.enter_async_context(self._places)
+                    await slot.enter_async_context(self._slots)
                 return await self._read(receive)
         except TimeoutError:
             text = f"the body was not there within {BODY_SECONDS:g} seconds"

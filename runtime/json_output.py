@@ -15,13 +15,13 @@ OUT, ERROR = 1, 2  # the file descriptors of standard output and standard error
 
 
 @contextmanager
-def own_stdout(wanted: bool) -> Iterator[None]:
-    """Send to standard error what is printed in the block, by whichever code, if this is wanted.
+def own_stdout(enabled: bool) -> Iterator[None]:
+    """Send to standard error what is printed in the block, by whichever code, if enabled.
 
     An author's ``print``, a library in C and the processes that they start, also those that outlive
     the block, all share standard output with the result that is printed after it.
     """
-    if not wanted:
+    if not enabled:
         yield
         return
     sys.stdout.flush()
@@ -37,15 +37,15 @@ def own_stdout(wanted: bool) -> Iterator[None]:
         os.close(kept)
 
 
-def print_json(found: Any) -> None:
+def print_json(result: Any) -> None:
     """Print a result as JSON that any program reads."""
-    print(json.dumps(finite(found), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(finite(result), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def finite(value: Any) -> Any:
     """Return nested values as JSON has them, which knows no NaN and no infinity: None instead."""
     if isinstance(value, dict):
-        return {str(key): finite(each) for key, each in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

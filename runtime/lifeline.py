@@ -59,13 +59,13 @@ def start(command: list[str]) -> int:
 def children() -> list[int]:
     """Return the processes that this one is the parent of, adopted ones included."""
     own = os.getpid()
-    found = []
+    pids = []
     for name in filter(str.isdigit, os.listdir("/proc") if ADOPTS else []):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
             # The name, in brackets, may hold anything; behind it stand the state and the parent.
             if int(file.read().rpartition(b")")[2].split()[1]) == own:
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 class Command:
@@ -132,14 +132,14 @@ def main() -> int:
     for end in (wake, woken):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    asked: list[int] = []
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: asked.append(number))
+        signal.signal(number, lambda number, frame: signals.append(number))
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     parent = os.getppid()
     command = Command(arguments, wake)
-    while command.reap() and command.code is None and not asked and os.getppid() == parent:
+    while command.reap() and command.code is None and not signals and os.getppid() == parent:
         if pipe in wait(LOOK_SECONDS, wake, pipe):
             with contextlib.suppress(ValueError):  # the end of the pipe, or any other word
                 grace = float(os.read(pipe, 64))

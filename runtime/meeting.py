@@ -25,7 +25,7 @@ CONNECT_SECONDS = 30.0  # for a connection to be made
 PROOF_SECONDS = 10.0  # for both ends to prove that they know the key
 STRANGERS = 64  # connections at once that have not proved it yet; a proof takes milliseconds
 _HELLO = b"vf-rl peers 1\n"
-_NUMBER, _RANDOM, _PROOF = 16, 32, 32  # bytes
+_NUMBER, _RANDOM, _DIGEST = 16, 32, 32  # bytes
 _WELCOME = b"\x01"
 
 _log = logging.getLogger(__name__)
@@ -54,12 +54,12 @@ class Invitation:
         """Wait until the process has connected. If this raises, it cannot any more.
 
         Args:
-            handlers: What it may call, by name.
+            handlers: The functions that it may call, by name.
             timeout: Seconds after which it is given up.
             silence: See :class:`Peer`.
 
         Raises:
-            WorkerLost: It did not connect in time.
+            WorkerLost: If it did not connect in time.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -94,7 +94,7 @@ class Listener:
         """Make a place for a process.
 
         Args:
-            name: What it is, such as ``rollout worker 3``.
+            name: The process's name, such as ``rollout worker 3``.
         """
         number, key = secrets.token_bytes(_NUMBER), secrets.token_bytes(_RANDOM)
         environ = {INVITATION: f"{self.host} {self.port} {number.hex()} {key.hex()}"}
@@ -137,10 +137,10 @@ class Listener:
         if invitation is None:
             return None
         ours = secrets.token_bytes(_RANDOM)
-        writer.write(ours + _proof(invitation._key, b"listener", number, theirs, ours))
-        proof = await reader.readexactly(_PROOF)
-        expected = _proof(invitation._key, b"connector", number, theirs, ours)
-        return invitation if hmac.compare_digest(proof, expected) else None
+        writer.write(ours + _digest(invitation._key, b"listener", number, theirs, ours))
+        digest = await reader.readexactly(_DIGEST)
+        expected = _digest(invitation._key, b"connector", number, theirs, ours)
+        return invitation if hmac.compare_digest(digest, expected) else None
 
 
 @asynccontextmanager
@@ -151,7 +151,7 @@ async def listen(host: str = "127.0.0.1") -> AsyncIterator[Listener]:
         host: The address of this machine at which they reach it, such as a fleet's ``host``.
 
     Raises:
-        ConfigError: This machine does not have that address.
+        ConfigError: If this machine does not have that address.
     """
     listener = Listener(host)
     try:
@@ -175,14 +175,14 @@ async def connect(
     The invitation is taken from the environment, so that no program started later inherits it.
 
     Args:
-        handlers: What the other end may call, by name.
-        name: What it is, for the errors.
+        handlers: The functions that the other end may call, by name.
+        name: Its name, for the errors.
         silence: See :class:`Peer`.
 
     Raises:
-        ConfigError: This process was not invited.
-        WorkerLost: The other end cannot be reached, or does not know the key, or wants nothing of
-            this process any more.
+        ConfigError: If this process was not invited.
+        WorkerLost: If the other end cannot be reached, does not know the key, or no longer
+            expects this process.
     """
     words = os.environ.pop(INVITATION, "").split(" ")
     if len(words) != 4:
@@ -200,10 +200,10 @@ async def connect(
             ours = secrets.token_bytes(_RANDOM)
             writer.write(_HELLO + number + ours)
             theirs = await reader.readexactly(_RANDOM)
-            expected = _proof(key, b"listener", number, ours, theirs)
-            if not hmac.compare_digest(await reader.readexactly(_PROOF), expected):
+            expected = _digest(key, b"listener", number, ours, theirs)
+            if not hmac.compare_digest(await reader.readexactly(_DIGEST), expected):
                 raise ConnectionError("it does not know the key")
-            writer.write(_proof(key, b"connector", number, ours, theirs))
+            writer.write(_digest(key, b"connector", number, ours, theirs))
             await reader.readexactly(len(_WELCOME))
     except (OSError, EOFError) as error:
         writer.close()
@@ -217,5 +217,5 @@ async def connect(
     return Peer(reader, writer, handlers, name, silence)
 
 
-def _proof(key: bytes, side: bytes, number: bytes, connector: bytes, listener: bytes) -> bytes:
+def _digest(key: bytes, side: bytes, number: bytes, connector: bytes, listener: bytes) -> bytes:
     return hmac.digest(key, b" ".join([side, number, connector, listener]), "sha256")

@@ -48,7 +48,7 @@ async def clocked(seconds: float) -> AsyncIterator[asyncio.Timeout]:
     """Be ``asyncio.timeout``, but do not count what runs within :func:`own_deadline`.
 
     Raises:
-        TimeoutError: The time is over.
+        TimeoutError: If the time is over.
     """
     async with asyncio.timeout(seconds) as deadline:
         outer = _clock.get()

@@ -13,7 +13,7 @@ def parse_json(text: str | bytes) -> Any:
     """Return what JSON says.
 
     Raises:
-        ValueError: It is not JSON, or nested too deeply.
+        ValueError: If it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(text)
@@ -25,7 +25,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return what TOML says.
 
     Raises:
-        ValueError: It is not TOML (as ``tomllib.TOMLDecodeError``), or nested too deeply.
+        ValueError: If it is not TOML (as ``tomllib.TOMLDecodeError``), or nested too deeply.
     """
     try:
         return tomllib.loads(text)

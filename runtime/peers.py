@@ -59,9 +59,9 @@ class Peer:
     Args:
         reader: From the other end.
         writer: To it.
-        handlers: What the other end may call, by name. Calls begin in the order in which they were
-            made, and then run concurrently.
-        name: What the other end is, for the errors.
+        handlers: The functions that the other end may call, by name. Calls begin in the order in
+            which they were made, and then run concurrently.
+        name: The other end's name, for the errors.
         silence: Seconds without a sign of life, after which it is lost. Both ends need the same.
     """
 
@@ -81,7 +81,7 @@ class Peer:
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Any]] = {}  # made here
         self._work: dict[int, asyncio.Task[Any]] = {}  # calls made there, under way here
-        self._told: set[asyncio.Task[Any]] = set()
+        self._notified: set[asyncio.Task[Any]] = set()
         self._lost: str | None = None
 
     @property
@@ -107,11 +107,11 @@ class Peer:
         connection is congested, a call waits before it is sent.
 
         Raises:
-            WorkerLost: The connection ended first.
-            VfError: The function raised this error, which keeps its type; its cause is a
+            WorkerLost: If the connection ended first.
+            VfError: If the function raised this error, which keeps its type; its cause is a
                 :class:`RemoteError` with the traceback.
-            RemoteError: It raised anything else.
-            asyncio.CancelledError: The call was cancelled.
+            RemoteError: If it raised anything else.
+            asyncio.CancelledError: If the call was cancelled.
         """
         transport = self._writer.transport
         _, most = transport.get_write_buffer_limits()
@@ -175,7 +175,7 @@ class Peer:
         and have ended when this returns.
         """
         self._lose(f"the connection to {self._name} was closed")
-        work = {*self._work.values(), *self._told} - {asyncio.current_task()}
+        work = {*self._work.values(), *self._notified} - {asyncio.current_task()}
         for task in work:
             if not task.cancelling():  # else it is at cleaning up, which this would interrupt
                 task.cancel()
@@ -227,7 +227,7 @@ class Peer:
             work.add_done_callback(partial(self._answer, number))
         elif kind == _TELL:
             work = asyncio.create_task(self._run(packed))
-            self._told.add(work)
+            self._notified.add(work)
             work.add_done_callback(self._note)
         elif kind == _CANCEL:
             if number in self._work:  # else it has been answered
@@ -265,7 +265,7 @@ class Peer:
         self._send(_ERROR, number, _pack_error(error))
 
     def _note(self, work: asyncio.Task[Any]) -> None:
-        self._told.discard(work)
+        self._notified.discard(work)
         if not work.cancelled() and (error := work.exception()) is not None:
             _log.error("a notice from %s failed", self._name, exc_info=error)
 

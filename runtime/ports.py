@@ -22,7 +22,7 @@ def free_port(host: str) -> int:
         host: The address of this machine for which it must be free.
 
     Raises:
-        OSError: None can be bound.
+        OSError: If none can be bound.
     """
     for port in random.SystemRandom().sample(FREE_PORTS, TRIES):
         with suppress(OSError):
@@ -36,7 +36,7 @@ def bind(host: str, port: int) -> int:
     """Bind a port for a moment, and return its number.
 
     Raises:
-        OSError: It cannot be bound.
+        OSError: If it cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -45,11 +45,11 @@ async def run_in_process(
             function's module, do not count.
 
     Raises:
-        ScoringTimeout: It took longer than ``timeout``, and was killed.
-        ScoringDied: Its process ended in the middle of the call.
-        RubricError: It raised, ended its process, or something could not be pickled. The message
-            names the function.
-        asyncio.CancelledError: The caller gave up; the function is killed.
+        ScoringTimeout: If it took longer than ``timeout``, and was killed.
+        ScoringDied: If its process ended in the middle of the call.
+        RubricError: If it raised, ended its process, or something could not be pickled. The
+            message names the function.
+        asyncio.CancelledError: If the caller gave up; the function is killed.
     """
     return await _pools.interpreters.run(_Job(fn, args, timeout))
 
@@ -75,7 +75,7 @@ async def run_bounded(fn: Callable[..., Any], *args: Any, timeout: float) -> Any
         RubricError: If the function raised, something could not be pickled, or the machine did not
             let the call end: no worker could be started, or it was killed from outside. The message
             names the function.
-        asyncio.CancelledError: The caller gave up; the function is killed.
+        asyncio.CancelledError: If the caller gave up; the function is killed.
     """
     slices = [seconds for seconds in _SLICES if seconds < timeout]
     for pool, seconds in zip(_pools.forks, slices, strict=False):
@@ -124,7 +124,7 @@ def check_picklable(fn: Callable[..., Any], name: str) -> None:
     """See that a worker will find the function.
 
     Raises:
-        ConfigError: It is not a function of an importable module.
+        ConfigError: If it is not a function of an importable module.
     """
     try:
         pickle.dumps(fn)
@@ -148,7 +148,7 @@ class InWorker:
     Args:
         make: A function of a module, which returns the function to call.
         args: Its arguments, picklable.
-        name: What messages call the function.
+        name: The function's name in messages.
     """
 
     def __init__(self, make: Callable[..., Callable[..., Any]], *args: Any, name: str) -> None:

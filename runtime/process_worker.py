@@ -29,7 +29,7 @@ def serve(fd: int, parent: int) -> None:
             time)``, pickled; ``(STARTED, None)`` and then ``(DONE, value)`` or ``(RAISED, (type,
             message, traceback))`` go out. A call that takes more than its processor time, and one
             for which memory does not suffice, ends the process.
-        parent: Who started this process; without it, this process ends.
+        parent: Id of the process that started this one; without it, this process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -61,7 +61,7 @@ def serve_forks(fd: int, parent: int) -> None:
         fd: A duplex pipe. ``(import path, pickled fn, niceness)`` comes in, then the handle of the
             worker's pipe, and its process id goes out; or the process id of a worker that has ended
             or was killed comes in, and its exit code goes out, None if it is of another process.
-        parent: Who started this process; without it, this process ends.
+        parent: Id of the process that started this one; without it, this process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= _ONE_THREAD

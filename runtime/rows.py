@@ -61,8 +61,8 @@ def read_rows(source: Source, *, streaming: bool = False) -> Iterator[Placed]:
             instead of from its cache on this machine. Files are streamed in any case.
 
     Raises:
-        ConfigError: The source cannot be read (at once, as far as that can be seen), or a row is
-            not a mapping.
+        ConfigError: If the source cannot be read (at once, as far as that can be seen), or a row
+            is not a mapping.
     """
     if isinstance(source, str | Path):
         source = [source]
@@ -87,12 +87,12 @@ def read_files(
     """Return the rows of files and Hugging Face datasets, and the place of each.
 
     Args:
-        names: As in :func:`read_rows`.
-        streaming: As in :func:`read_rows`.
+        names: See :func:`read_rows`.
+        streaming: See :func:`read_rows`.
         progress: Updated with each row.
 
     Raises:
-        ConfigError: A file is missing or of an unknown kind (raised immediately), or cannot be
+        ConfigError: If a file is missing or of an unknown kind (raised immediately), or cannot be
             read.
     """
     progress = progress or Progress()
@@ -151,7 +151,7 @@ def _holds_list(path: Path) -> bool:
     """Return whether a file of JSON holds one list, and not an object a line.
 
     Raises:
-        ConfigError: It holds neither.
+        ConfigError: If it holds neither.
     """
     with _lines(path, Progress()) as lines:
         first = next((line for line in lines if line.strip()), b"{}").removeprefix(BOM_UTF8)
@@ -183,7 +183,7 @@ def json_rows(path: Path, progress: Progress | None = None) -> Iterator[Placed]:
         progress: Updated with each row, in bytes.
 
     Raises:
-        ConfigError: The file cannot be read, or a line is not a JSON object.
+        ConfigError: If the file cannot be read, or a line is not a JSON object.
     """
     with _lines(path, progress or Progress()) as lines:
         for number, line in enumerate(lines, 1):
@@ -288,8 +288,8 @@ def _lines(path: Path, progress: Progress) -> Iterator[Iterator[bytes]]:
             progress.total = path.stat().st_size
             yield lines(raw)
     except (OSError, EOFError, zlib.error) as error:
-        place = f", after line {number}" if number else ""
-        raise ConfigError(f"cannot read {path}{place}: {error}") from error
+        position = f", after line {number}" if number else ""
+        raise ConfigError(f"cannot read {path}{position}: {error}") from error
 
 
 def _placed(where: str, row: object) -> Placed:

@@ -18,7 +18,7 @@ class Share:
         count: How many there are.
 
     Raises:
-        ValueError: There is no such part.
+        ValueError: If there is no such part.
     """
 
     index: int = 0
@@ -41,7 +41,7 @@ def take_share(index: int, count: int) -> None:
     """Let this process be one of several: for a worker, before it opens anything.
 
     Raises:
-        ValueError: There is no such part.
+        ValueError: If there is no such part.
     """
     global _own
     _own = Share(index, count)

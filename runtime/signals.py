@@ -90,8 +90,8 @@ def run_until_signal(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         Its result.
 
     Raises:
-        Terminated: A signal cancelled it, and it has closed what was open. Only the first counts.
-        KeyboardInterrupt: Likewise, after Ctrl-C.
+        Terminated: If a signal cancelled it; it has closed what was open. Only the first counts.
+        KeyboardInterrupt: If Ctrl-C did.
     """
     numbers = _not_ignored(signal.SIGTERM, signal.SIGHUP)
     forget_terminals = _terminals()
@@ -126,7 +126,7 @@ def run_until_signal(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 def _not_ignored(*numbers: int) -> list[int]:
     """Leave out the signals that are ignored, and stay so: nohup asks for it."""
-    return [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _terminals() -> Callable[[], None]:

@@ -50,27 +50,27 @@ def source_of(fn: FunctionType, without: Collection[str] = ()) -> Source | None:
     code = fn.__code__
     linecache.checkcache(code.co_filename)
     text = "".join(linecache.getlines(code.co_filename, fn.__globals__))
-    known, key = _sources(text), (id(code), frozenset(without))
-    if key not in known:
-        known[key] = code, _source(code, text, without)
-    return known[key][1]
+    cached, key = _sources(text), (id(code), frozenset(without))
+    if key not in cached:
+        cached[key] = code, _source(code, text, without)
+    return cached[key][1]
 
 
 def _source(code: CodeType, text: str, without: Collection[str]) -> Source | None:
     nodes = _nodes(text).get(code.co_firstlineno, ())
-    found = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
-    if len(found) > 1:
-        found = _at_its_place(found, code) or found
-    if not found:
+    matches = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
+    if len(matches) > 1:
+        matches = _at_its_place(matches, code) or matches
+    if not matches:
         return None
     # Parsed again, for what is left out is cut from the tree.
-    trees = [_Cut(without).visit(ast.parse(ast.unparse(node))) for node in found]
+    trees = [_Cut(without).visit(ast.parse(ast.unparse(node))) for node in matches]
     loaded = set(_loaded(code))
     names = {name for tree in trees for name in _names(tree) if name.partition(".")[0] in loaded}
     return Source(
         "\n".join(ast.unparse(tree) for tree in trees),
         tuple(sorted(names)),
-        tuple(sorted({each for tree in trees for each in _imports(tree)})),
+        tuple(sorted({name for tree in trees for name in _imports(tree)})),
     )
 
 
@@ -109,12 +109,12 @@ def _loaded(code: CodeType) -> Iterator[str]:
 
 def _instructions(code: CodeType) -> str:
     constants = [
-        _instructions(each)
-        if isinstance(each, CodeType)
-        else sorted(map(repr, each))  # the order of a set is another in each process
-        if isinstance(each, frozenset)
-        else each
-        for each in code.co_consts
+        _instructions(constant)
+        if isinstance(constant, CodeType)
+        else sorted(map(repr, constant))  # the order of a set is another in each process
+        if isinstance(constant, frozenset)
+        else constant
+        for constant in code.co_consts
     ]
     return f"{code.co_code.hex()} {code.co_names} {constants!r}"
 
@@ -128,13 +128,13 @@ def _sources(text: str) -> dict[tuple[int, frozenset[str]], tuple[CodeType, Sour
 @lru_cache(maxsize=64)
 def _nodes(text: str) -> dict[int, list[ast.AST]]:
     """Return the functions of a file by the line that Python says they begin on."""
-    found: dict[int, list[ast.AST]] = {}
+    by_line: dict[int, list[ast.AST]] = {}
     for node in ast.walk(_tree(text)):
         if isinstance(node, FUNCTIONS):
             decorators = getattr(node, "decorator_list", [])
-            line = min([node.lineno, *(each.lineno for each in decorators)])
-            found.setdefault(line, []).append(node)
-    return found
+            line = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+            by_line.setdefault(line, []).append(node)
+    return by_line
 
 
 @lru_cache(maxsize=64)
@@ -148,17 +148,17 @@ def _tree(text: str) -> ast.AST:
 @lru_cache(maxsize=64)
 def _fields(text: str) -> dict[str, list[ast.AnnAssign]]:
     """Return the annotated attributes of a file's classes, by their names."""
-    found: dict[str, list[ast.AnnAssign]] = {}
+    by_class: dict[str, list[ast.AnnAssign]] = {}
     for node in _outside_expressions(_tree(text)):
         if isinstance(node, ast.ClassDef):
-            fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
-            found.setdefault(node.name, []).extend(fields)
-    return found
+            fields = [statement for statement in node.body if isinstance(statement, ast.AnnAssign)]
+            by_class.setdefault(node.name, []).extend(fields)
+    return by_class
 
 
 def _at_its_place(lambdas: list[ast.AST], code: CodeType) -> list[ast.AST]:
     """Return the lambda whose body is where the code's instructions come from, if that is known."""
-    places = [
+    positions = [
         (line, column, last_line, last_column)
         for line, last_line, column, last_column in code.co_positions()
         if None not in (line, column, last_line, last_column) and last_column
@@ -169,10 +169,10 @@ def _at_its_place(lambdas: list[ast.AST], code: CodeType) -> list[ast.AST]:
         return isinstance(body, ast.expr) and all(
             (body.lineno, body.col_offset) <= (line, column)
             and (last_line, last_column) <= (body.end_lineno, body.end_col_offset)
-            for line, column, last_line, last_column in places
+            for line, column, last_line, last_column in positions
         )
 
-    around = [node for node in lambdas if places and holds(node)]
+    around = [node for node in lambdas if positions and holds(node)]
     return around[-1:]  # the innermost: ast.walk goes from the outside in
 
 
@@ -220,7 +220,9 @@ def _outside_expressions(tree: ast.AST) -> Iterator[ast.AST]:
     while todo:
         node = todo.popleft()
         yield node
-        todo.extend(each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr))
+        todo.extend(
+            child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
+        )
 
 
 def _names(tree: ast.AST) -> Iterator[str]:

@@ -66,7 +66,7 @@ def link(path: Path | str, text: str | None = None) -> Text:
 
     Args:
         path: The file or folder, from the working directory.
-        text: What is shown; by default the path as given.
+        text: The text to show; by default the path as given.
     """
     from rich.style import Style
     from rich.text import Text
@@ -99,15 +99,15 @@ def show(console: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
     from rich.text import Text
 
     for name, text in rows:
-        said = Text(text) if isinstance(text, str) else text
+        shown = Text(text) if isinstance(text, str) else text
         head = Text(f"{name:>{NAMES}}  ", style="bold")
-        lines = [said]
+        lines = [shown]
         if console.is_terminal:
             room = console.width - len(head)
-            if max((len(word) for word in said.plain.split()), default=0) > room:
+            if max((len(word) for word in shown.plain.split()), default=0) > room:
                 console.print(head)  # a long path gets a line of its own
                 head, room = Text("  "), console.width - 2
-            lines = _lines(said, room)
+            lines = _lines(shown, room)
         for line in lines:
             console.print(Text.assemble(head, line), soft_wrap=True)
             head = Text(" " * len(head))

@@ -26,7 +26,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file.
 
     Raises:
-        ConfigError: The file is missing, unreadable or not TOML.
+        ConfigError: If the file is missing, unreadable or not TOML.
     """
     try:
         return parse_toml(path.read_text(encoding="utf-8-sig"))  # Windows editors add a mark
@@ -52,7 +52,7 @@ def override(raw: dict[str, Any], setting: str, where: Callable[[str], list[str]
         where: Maps a key to the names of the tables that lead to it, followed by its own name.
 
     Raises:
-        ConfigError: The setting has another form, or its path leads through something that is
+        ConfigError: If the setting has another form, or its path leads through something that is
             not a table.
     """
     key, equals, text = setting.partition("=")
@@ -88,13 +88,13 @@ def checked(model: type[Table], raw: Mapping[str, Any], *, under: str = "") -> T
         under: Path of the table that ``raw`` is, for the messages; the whole file by default.
 
     Raises:
-        ConfigError: A key or value is wrong. All problems are listed, one per line.
+        ConfigError: If a key or value is wrong. All problems are listed, one per line.
     """
     try:
         return model.model_validate(raw)
     except ValidationError as error:
         problems = _joined(model, error.errors(include_url=False), raw)
-        lines = [_explain(model, each, under, raw) for each in problems]
+        lines = [_explain(model, problem, under, raw) for problem in problems]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 
@@ -103,7 +103,7 @@ def _joined(root: type[BaseModel], problems: Sequence[Any], raw: Any) -> list[di
     joined: list[dict[str, Any]] = []
     by_value: dict[tuple[str, str], dict[str, Any]] = {}
     for problem in problems:
-        value = (_place(root, problem["loc"], raw)[0], repr(problem["input"]))
+        value = (_locate(root, problem["loc"], raw)[0], repr(problem["input"]))
         before = by_value.get(value)
         if before is None or not problem["msg"].startswith(EXPECTED):
             joined.append(dict(problem))
@@ -115,25 +115,25 @@ def _joined(root: type[BaseModel], problems: Sequence[Any], raw: Any) -> list[di
 
 
 def _explain(root: type[BaseModel], problem: Any, under: str, raw: Any) -> str:
-    where, table, field = _place(root, problem["loc"], raw)
+    where, table, field = _locate(root, problem["loc"], raw)
     where = f"{under}.{where}".strip(".")
     description = " ".join((field.description or "").split()) if field else ""
     match problem["type"]:
         case "extra_forbidden":
-            known = table.model_fields if table else {}
+            fields = table.model_fields if table else {}
             hint = _hint(root, table, str(problem["loc"][-1]), where)
-            names = "see docs/reference.md" if len(known) > MANY else ", ".join(known)
+            names = "see docs/reference.md" if len(fields) > MANY else ", ".join(fields)
             return f"{where}: unknown key.{hint} Known here: {names}"
         case "missing":
             return f"{where}: missing. {description}"
         case "model_type" | "model_attributes_type" | "dict_type":
-            said = f"{where} = {problem['input']!r}: must be a table, [{where}]. {description}"
-            return said.rstrip()
+            message = f"{where} = {problem['input']!r}: must be a table, [{where}]. {description}"
+            return message.rstrip()
         case "union_tag_invalid":  # the function that returns the tag is named after its key
             key, given = problem["ctx"]["discriminator"].strip("_()"), problem["ctx"]["tag"]
-            known = problem["ctx"]["expected_tags"].replace("'", "").split(", ")
-            hint = did_you_mean(given, known)
-            return f"{where}.{key} = {given!r}: unknown.{hint} Known: {', '.join(known)}"
+            tags = problem["ctx"]["expected_tags"].replace("'", "").split(", ")
+            hint = did_you_mean(given, tags)
+            return f"{where}.{key} = {given!r}: unknown.{hint} Known: {', '.join(tags)}"
         case "value_error":
             message = problem["msg"].removeprefix("Value error, ")
             return f"{where}: {message}" if where else message
@@ -144,8 +144,8 @@ def _hint(root: type[BaseModel], table: type[BaseModel] | None, key: str, where:
     """Return what to do about an unknown key: another name, or another table."""
     here = table.model_fields if table else {}
     homes: dict[str, list[str]] = {}
-    for path, each in _tables(root):
-        for name in each.model_fields:
+    for path, section in _tables(root):
+        for name in section.model_fields:
             if path not in homes.setdefault(name, []):
                 homes[name].append(path)
     if key in homes and (near := difflib.get_close_matches(key, here, n=1, cutoff=0.85)):
@@ -168,16 +168,16 @@ def _tables(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[
     """Yield a table and all tables inside it, with their paths."""
     yield path, model
     for name, field in model.model_fields.items():
-        for each in _models(field.annotation):
-            yield from _tables(each, f"{path}.{name}".removeprefix("."))
+        for section in _models(field.annotation):
+            yield from _tables(section, f"{path}.{name}".removeprefix("."))
 
 
 def _models(kind: Any) -> Iterator[type[BaseModel]]:
     """Yield the tables' models inside an annotation."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         yield kind
-    for each in get_args(kind):
-        yield from _models(each)
+    for argument in get_args(kind):
+        yield from _models(argument)
 
 
 def _in(paths: list[str]) -> str:
@@ -186,7 +186,7 @@ def _in(paths: list[str]) -> str:
     return " or ".join(named)
 
 
-def _place(
+def _locate(
     root: type[BaseModel], loc: tuple[Any, ...], raw: Any
 ) -> tuple[str, type[BaseModel] | None, FieldInfo | None]:
     """Return where a problem is: its key as in the TOML, the table's model, and the last field."""
@@ -204,7 +204,9 @@ def _place(
         elif get_origin(kind) is dict:
             where, kind = f"{where}.{part}", _table(kind)
         else:  # pydantic names the member of a union that it tried; the TOML has no such table
-            kind = next((each for each in get_args(kind) if Tag(str(part)) in get_args(each)), None)
+            kind = next(
+                (member for member in get_args(kind) if Tag(str(part)) in get_args(member)), None
+            )
             kind = _table(kind)
     return where.removeprefix("."), table, field
 
@@ -222,7 +224,7 @@ def _inside(raw: Any, part: Any) -> Any:
 
 def _optional(kind: Any) -> Any:
     """Return what may be None in ``Table | None``; anything else as it is."""
-    kinds = [each for each in get_args(kind) if each is not type(None)]
+    kinds = [kind for kind in get_args(kind) if kind is not type(None)]
     return kinds[0] if get_origin(kind) is UnionType and len(kinds) == 1 else kind
 
 

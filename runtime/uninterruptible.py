@@ -25,7 +25,7 @@ def wait_for(work: Callable[[], T]) -> T:
     """Do some work in a thread and wait for it; an interrupt leaves the thread behind.
 
     Args:
-        work: What to do. It must own nothing that has to be closed.
+        work: The function to call. It must own nothing that has to be closed.
 
     Returns:
         Its result; what it raises is raised here.
@@ -39,7 +39,7 @@ async def await_for(work: Callable[[], T]) -> T:
     Unlike after :func:`asyncio.to_thread`, the end of the event loop does not wait for it.
 
     Args:
-        work: What to do. It must own nothing that has to be closed.
+        work: The function to call. It must own nothing that has to be closed.
 
     Returns:
         Its result; what it raises is raised here.

@@ -174,8 +174,8 @@ class Forks:
             niceness: By how much it lets other processes go first.
 
         Raises:
-            OSError: It could not be started.
-            EOFError: The interpreter ends whenever it is to fork.
+            OSError: If it could not be started.
+            EOFError: If the interpreter ends whenever it is to fork.
         """
         request = import_path(), pickle.dumps(fn), niceness
         with self._lock:

@@ -36,7 +36,7 @@ async def in_thread(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
     """Run a plain function in a thread, in the caller's context, and return what it returns.
 
     Raises:
-        RuntimeError: The function raised StopIteration. Anything else passes.
+        RuntimeError: If the function raised StopIteration. Anything else passes.
     """
     loop = asyncio.get_running_loop()
     job = _Job(loop, fn, args, kwargs)

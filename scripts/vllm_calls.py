@@ -61,11 +61,10 @@ from vf.inference.model import Sampling
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import nccl
 from vf.inference.vllm.launch import flags, server_env
-from vf.inference.vllm.rungs import FIXED, RUNGS
-from vf.inference.vllm.server_args import Adapters, server_args
-from vf.inference.vllm.shelf import Shelf
-from vf.inference.vllm.telling import returning_experts
+from vf.inference.vllm.publish_methods import FIXED, METHODS
+from vf.inference.vllm.server_args import Adapters, returning_experts, server_args
 from vf.inference.vllm.vllm_engine import VllmEngine
+from vf.inference.vllm.weight_store import WeightStore
 
 MODEL = "org/model"
 IDLE = [sys.executable, "-c", "import signal; signal.pause()"]  # in place of the server
@@ -279,12 +278,12 @@ def serve(engine: Engine, args: Any, port: int) -> None:
         time.sleep(0.01)
 
 
-def parsed(settings: VllmSettings, rung: str, *, cpu: bool, rank: int | None = None) -> Any:
+def parsed(settings: VllmSettings, method: str, *, cpu: bool, rank: int | None = None) -> Any:
     """Return the flags of a run as vLLM reads them."""
     words = flags(
         server_args(
             settings,
-            rung=rung,
+            method=method,
             model=MODEL,
             name=MODEL,
             host="127.0.0.1",
@@ -297,7 +296,7 @@ def parsed(settings: VllmSettings, rung: str, *, cpu: bool, rank: int | None = N
     )
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
     made = AsyncEngineArgs.from_cli_args(args)
-    if rung == "nccl":
+    if method == "nccl":
         assert made.weight_transfer_config.backend == "nccl", made.weight_transfer_config
     if settings.gpus is not None:
         assert (made.data_parallel_size, args.api_server_count) == (len(settings.gpus), 1), words
@@ -306,20 +305,20 @@ def parsed(settings: VllmSettings, rung: str, *, cpu: bool, rank: int | None = N
     return args
 
 
-def run(rung: str) -> None:
+def run(method: str) -> None:
     """Start an engine, publish twice, sample and let it sleep."""
-    print(f"  {rung}", flush=True)
+    print(f"  {method}", flush=True)
     engine, weights = Engine(), Numbers()
     settings = VllmSettings(executable=shlex.join(IDLE), sleep=True, publish="auto")
-    adapters = Adapters(8) if rung == "lora" else None
+    adapters = Adapters(8) if method == "lora" else None
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         ours = VllmEngine(
             settings,
             MODEL,
             weights,
-            Shelf(weights, Path(folder) / "published"),
-            rung=rung,
+            WeightStore(weights, Path(folder) / "published"),
+            method=method,
             log_path=Path(folder) / "log",
             max_seq_len=64,
             adapters=adapters,
@@ -328,7 +327,7 @@ def run(rung: str) -> None:
             encoded=("ab", [97, 98]),
             note=notes.append,
         )
-        args = parsed(settings, rung, cpu=False, rank=8 if adapters else None)
+        args = parsed(settings, method, cpu=False, rank=8 if adapters else None)
         serve(engine, args, int(ours.base_url.split(":")[2].split("/")[0]))
         try:
             ours.start(lambda text: None)
@@ -336,7 +335,7 @@ def run(rung: str) -> None:
                 weights.step = version
                 ours.publish(version)
                 assert not notes, notes
-                if rung == "nccl":
+                if method == "nccl":
                     for replica in engine.replicas:
                         compare(dict(weights.named_tensors()), replica.model.got)
             with ours.training():
@@ -345,13 +344,13 @@ def run(rung: str) -> None:
             found = asyncio.run(sample(ours))
             assert found.token_ids == [5, 6], found
             assert found.experts == (bytes([1, 0, 2, 0]), bytes([3, 0, 4, 0])), found
-            if rung in ("disk", "nccl"):
+            if method in ("disk", "nccl"):
                 assert found.versions == [1, 2], found
                 pauses = [call.kwargs["mode"] for call in engine.client.pause_generation.mock_calls]
                 assert pauses == ["keep", "keep"], pauses
                 engine.client.update_weight_version.assert_awaited_with("2")
                 engine.client.reset_prefix_cache.assert_awaited_with(True, False)
-            if rung == "lora":
+            if method == "lora":
                 loaded = [c.args[0].lora_name for c in engine.client.add_lora.mock_calls]
                 assert loaded == [f"{MODEL}@1-1", f"{MODEL}@2-2"], loaded
                 assert list(ours._admin.models()) == [MODEL, loaded[1]], ours._admin.models()
@@ -379,18 +378,18 @@ async def sample(ours: VllmEngine) -> Any:
 def main() -> None:
     """Make the calls."""
     print("  flags", flush=True)
-    for rung in (*RUNGS, FIXED):
+    for method in (*METHODS, FIXED):
         for extra in ({}, {"sleep": True}, {"gpus": [0, 1, 2, 3]}):
             for cpu in (False, True):
-                parsed(VllmSettings(**extra), rung, cpu=cpu)
-        args = parsed(returning_experts(VllmSettings(), cpu=False), rung, cpu=False)
+                parsed(VllmSettings(**extra), method, cpu=cpu)
+        args = parsed(returning_experts(VllmSettings(), cpu=False), method, cpu=False)
         assert args.enable_return_routed_experts
     for rank in (1, 9, 64, 300, 512):
         assert parsed(VllmSettings(), "lora", cpu=False, rank=rank).max_loras == 3
     leave_out_cuda()
     nccl.BUFFER_BYTES = 320  # so that there are several
-    for rung in RUNGS:
-        run(rung)
+    for method in METHODS:
+        run(method)
 
 
 if __name__ == "__main__":

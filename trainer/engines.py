@@ -1,4 +1,4 @@
-"""From ``[inference]`` to the engine that answers, and the proof that it answers as it should."""
+"""From ``[inference]`` to the engine that answers, and the check that it answers as it should."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from vf.inference.composite import composite_config
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model import Sampling
-from vf.inference.proof import Proof
+from vf.inference.reference_sample import ReferenceSample
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.token_client import TokenClient
 from vf.inference.vllm.adapter_formats import adapter_format
-from vf.inference.vllm.rungs import choose_rung
-from vf.inference.vllm.server_args import Adapters
+from vf.inference.vllm.publish_methods import choose_method
+from vf.inference.vllm.server_args import Adapters, returning_experts, returning_supports
 from vf.inference.vllm.sites import LOOPBACKS
-from vf.inference.vllm.telling import returning_experts, returning_supports
 from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.trainer.canary import Probed
 from vf.trainer.learning.memory.server_memory import shares_gpu
@@ -87,7 +86,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
         settings,
         config.model,
         policy.weights,
-        rung=choose_rung(settings, use_lora=args.use_lora, cpu=cpu, trainer_gpus=trainers),
+        method=choose_method(settings, use_lora=args.use_lora, cpu=cpu, trainer_gpus=trainers),
         folder=setup.published,
         log_path=setup.log_path,
         max_seq_len=args.max_seq_len,
@@ -154,7 +153,9 @@ async def probe(
         for ids in {tuple(answer.token_ids) for answer in answers}:
             mine[ids] = policy.logprobs(prompt_ids, [*ids])
     first = tuple(answers[0].token_ids)
-    engine.remember(Proof(version, prompt_ids, sampling, stops, first, mine[first], tolerance))
+    engine.remember(
+        ReferenceSample(version, prompt_ids, sampling, stops, first, mine[first], tolerance)
+    )
     gaps = [
         fmean(abs(q - p) for q, p in zip(a.logprobs, mine[tuple(a.token_ids)], strict=True))
         for a in answers

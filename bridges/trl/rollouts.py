@@ -146,7 +146,7 @@ class _Sampler:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._batches: Batcher[list[int], Completion] = Batcher(
-            self._generate, size=1_000_000, places=1
+            self._generate, size=1_000_000, concurrency=1
         )
         self.logprobs = False
 

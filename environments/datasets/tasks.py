@@ -73,8 +73,8 @@ def tasks_from(
         info: Fields that become ``Task.info``; or a function of the row that returns it.
         eval_share: Share of a single source that is held out as the eval split, above 0 and
             below 1.
-        keep_together: Tasks that must not be in both splits, if not by the prompt: say, the field with
-            the document that several questions are about.
+        keep_together: Key of tasks that must not be in both splits, by default the prompt: say,
+            the field with the document that several questions are about.
         shuffle: Seed of a random order; the source's own order by default.
         buffer: Number of rows that a shuffle holds; larger sources are shuffled in part.
         limit: Most tasks; for a source that is too large, or has no end.

@@ -13,7 +13,7 @@ from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.server_thread import ServerThread
 from vf.inference.leases import Member, Router, Slot
 from vf.inference.model import Sampling
-from vf.inference.proof import Proof
+from vf.inference.reference_sample import ReferenceSample
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import EmbeddedSettings
@@ -119,7 +119,7 @@ class EmbeddedServer:
         """Raise the error: there is no other server."""
         raise error
 
-    def remember(self, proof: Proof) -> None:
+    def remember(self, reference: ReferenceSample) -> None:
         """Do nothing: the engine does not come back without its process."""
 
     @contextmanager

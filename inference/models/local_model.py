@@ -67,8 +67,8 @@ def build_local_engine(
     import torch
 
     from vf.inference.vllm.adapter_formats import adapter_format
+    from vf.inference.vllm.publish_methods import FIXED
     from vf.inference.vllm.replicated_engine import vllm_engine
-    from vf.inference.vllm.rungs import FIXED
     from vf.inference.vllm.server_args import Adapters
 
     adapters = None
@@ -78,7 +78,7 @@ def build_local_engine(
         settings,
         checkpoint.base,
         checkpoint,
-        rung="lora" if checkpoint.adapter is not None else FIXED,
+        method="lora" if checkpoint.adapter is not None else FIXED,
         folder=scratch,
         log_path=log_path,
         max_seq_len=max_seq_len,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 
 from vf.inference.completions import every_field
 from vf.inference.model import Sampling
+from vf.inference.serving import Serving
 from vf.inference.vllm.pace import Load
 from vf.runtime.api_keys import hide, hide_in_logs, hide_urls, in_url, tells
 from vf.runtime.certificates import verify_for
@@ -17,6 +19,7 @@ from vf.runtime.errors import ConfigError, EngineError
 
 SECONDS = 600.0  # loading the weights of a large model takes minutes
 LOAD_SECONDS = 2.0
+RESUME_SECONDS = 60.0  # a server that failed may not answer any more
 HEALTH_SECONDS = 5.0
 # What a server's own filters and penalties are found out by: prompts of one token, after which many
 # tokens are likely, and tokens sampled after each.
@@ -153,6 +156,42 @@ def _reason(response: httpx.Response) -> str:
         return str(error["message"] if isinstance(error, dict) and "message" in error else error)
     except (ValueError, AttributeError):
         return response.text[:300]
+
+
+@contextmanager
+def swapped(admin: Admin, serving: Serving, version: int, *, drain: bool = False) -> Iterator[None]:
+    """Hold the server still while its weights change in place, and then forget what is stale.
+
+    New requests wait on this side. While it is drained, vLLM 0.33 would refuse them.
+
+    Args:
+        admin: The server.
+        serving: The server's present weights.
+        version: The version of the new weights.
+        drain: Let requests under way end first; otherwise they pause, and continue with the
+            new weights.
+
+    Raises:
+        ConfigError: If the server has no such control.
+    """
+    with serving.hold(drain=drain):
+        try:
+            admin.post("/pause", mode="wait" if drain else "keep")
+        except Refused as error:
+            if error.status != 404:
+                raise
+            raise ConfigError(
+                "the server cannot be paused for new weights; it must run with "
+                "VLLM_SERVER_DEV_MODE=1 in its environment"
+            ) from error
+        try:
+            yield
+            # Requests in progress recompute their contexts: their keys and values are of old
+            # weights.
+            admin.post("/reset_prefix_cache", reset_running_requests="true")
+            admin.post("/update_weight_version", {"new_version": str(version)})
+        finally:
+            admin.post("/resume", seconds=RESUME_SECONDS)
 
 
 def check_served(admin: Admin, base_url: str, model: str, max_seq_len: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
@@ -12,18 +11,12 @@ from typing import Any
 from vf.inference.engine import Weights
 from vf.inference.ports import choose_port
 from vf.inference.serving import Serving
-from vf.inference.vllm.admin import Admin
-from vf.inference.vllm.publishers import swapped
+from vf.inference.vllm.admin import Admin, swapped
 from vf.runtime.errors import EngineError, VfError
 
 JOIN_SECONDS = 360.0  # a worker waits 300 s for the trainer
 BUFFER_BYTES = 2**30  # tensors are sent in buffers that are flushed beyond this size
 BUFFERS = 2  # one is filled while the other is sent
-
-
-def available() -> bool:
-    """Return whether weights can be sent by NCCL from this process: its side is vLLM's code."""
-    return importlib.util.find_spec("vllm") is not None
 
 
 class NcclPublisher:

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 from vf.inference.engine import Weights
 from vf.inference.leases import Router
-from vf.inference.proof import Proof
+from vf.inference.reference_sample import ReferenceSample
 from vf.inference.serving import Served
 from vf.inference.settings import VllmSettings
 from vf.inference.token_client import TokenClient
 from vf.inference.vllm.check_settings import check_divided
 from vf.inference.vllm.server_args import Adapters, each_server
-from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.vllm_engine import VllmEngine
+from vf.inference.vllm.weight_store import WeightStore
 from vf.runtime.api_keys import hide_urls
 from vf.runtime.errors import ConfigError, EngineError, InfrastructureError, ModelError
 
@@ -61,13 +61,13 @@ def vllm_engine(
         ConfigError: If vLLM cannot be found, or a setting is wrong.
     """
     check_divided(settings, cpu=cpu)
-    shelf = Shelf(weights, folder, None if adapters is None else adapters.form)
+    store = WeightStore(weights, folder, None if adapters is None else adapters.form)
     members = [
         VllmEngine(
             server,
             model,
             weights,
-            shelf,
+            store,
             log_path=log_path if not number else log_path.with_stem(f"{log_path.stem}-{number}"),
             adapters=adapters,
             cpu=cpu,
@@ -93,7 +93,7 @@ class ReplicatedEngine:
     them at once.
 
     Args:
-        members: One for each server, with the same shelf.
+        members: One for each server, with the same store.
         note: Told what the user should be able to find again after the run.
     """
 
@@ -130,7 +130,7 @@ class ReplicatedEngine:
             ConfigError: If a setting is wrong.
             EngineError: If one of them does not start.
         """
-        self.members[0].lay_out()
+        self.members[0].delivery.lay_out()
         count = len(self.members)
 
         def start(number: int, member: VllmEngine) -> None:
@@ -185,10 +185,10 @@ class ReplicatedEngine:
             if member.base_url == base_url:
                 self._leave_out(member, error)
 
-    def remember(self, proof: Proof) -> None:
+    def remember(self, reference: ReferenceSample) -> None:
         """Try it on servers that come back; see :class:`~vf.inference.engine.Engine`."""
         for member in self.members:
-            member.remember(proof)
+            member.remember(reference)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -208,15 +208,15 @@ class ReplicatedEngine:
             EngineError: If none of them takes it, or none is left.
         """
         for member in self.members:
-            if not member.sends:
-                member.write(version)  # for all of them
+            if not member.delivery.sends:
+                member.delivery.write(version)  # for all of them
                 break
         with self._lock:
             self._version = version
             live = self._live()
-        _at_once(lambda m: self._serve(m, version), [m for m in live if not m.sends])
+        _at_once(lambda m: self._serve(m, version), [m for m in live if not m.delivery.sends])
         for member in live:
-            if member.sends:  # in this thread, one at a time
+            if member.delivery.sends:  # in this thread, one at a time
                 self._serve(member, version)
         self._send(version)
         self._begun = True
@@ -276,9 +276,9 @@ class ReplicatedEngine:
         """Bring one server back, and give it the newest weights."""
         try:
             member.revive()
-            while not (member.sends or self._restored(member)):
+            while not (member.delivery.sends or self._restored(member)):
                 member.revive()
-            if member.sends:
+            if member.delivery.sends:
                 self._bare.add(member)
         except (ConfigError, InfrastructureError) as error:
             if not self._stopped:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vf.inference.settings import VllmSettings
+from vf.inference.supports import TIES
 from vf.inference.vllm.adapter_formats import AS_PEFT, AdapterFormat
+from vf.inference.vllm.publish_methods import swaps_in_place
 from vf.runtime.errors import ConfigError
 
 SHARED_GPU_SHARE = 0.45  # of the memory, where the trainer is on the same GPU
 INSIDE_A_REPLICA = ("tensor_parallel_size", "pipeline_parallel_size")
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+MOST_LOGPROBS = 20  # log-probabilities of a token that vLLM returns by default
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Adapters:
 def server_args(
     settings: VllmSettings,
     *,
-    rung: str,
+    method: str,
     model: str,
     name: str,
     host: str,
@@ -50,7 +54,7 @@ def server_args(
 
     Args:
         settings: ``[inference]``.
-        rung: The way weights are published.
+        method: The way weights are published.
         model: Folder of the base model.
         name: The model's name in requests.
         host: The address that the server listens on.
@@ -89,9 +93,9 @@ def server_args(
             "max_loras": adapters.versions,
             "max_cpu_loras": adapters.versions + 1,  # with the one that is being loaded
         }
-    if rung == "nccl":
+    if method == "nccl":
         args["weight_transfer_config"] = {"backend": "nccl"}
-    if swaps_in_place(rung, settings):
+    if swaps_in_place(method, settings):
         args["enable_scale_out"] = True  # for its tokens-in, tokens-out API
     if settings.sleep:
         args["enable_sleep_mode"] = True
@@ -123,11 +127,6 @@ def each_server(settings: VllmSettings) -> list[VllmSettings]:
         )
         for number in range(settings.replicas)
     ]
-
-
-def swaps_in_place(rung: str, settings: VllmSettings) -> bool:
-    """Return whether weights change under running requests, so that every token has a version."""
-    return rung in ("disk", "nccl") and not settings.urls
 
 
 def parallel_args(settings: VllmSettings) -> dict[str, Any]:
@@ -181,3 +180,42 @@ def whole_number(args: Mapping[str, Any], name: str) -> int:
 def rank_bucket(rank: int) -> int:
     """Return the smallest --max-lora-rank that vLLM accepts for an adapter's rank."""
     return next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
+
+
+def returning_experts(settings: VllmSettings, *, cpu: bool) -> VllmSettings:
+    """Return a server's settings with which it says which experts it used.
+
+    A server that is already running must have been started so; its first answer shows that.
+
+    Args:
+        settings: ``[inference]``.
+        cpu: Whether the server runs on a CPU.
+
+    Raises:
+        ConfigError: If it does: vLLM's Model Runner V2, which alone records experts, needs Triton.
+    """
+    if settings.urls:
+        return settings
+    if cpu:
+        raise ConfigError(
+            "trainer.args.router_replay: vLLM records experts in its Model Runner V2 alone, which "
+            'needs a GPU; on a CPU, set inference.engine = "embedded", or router_replay = "off"'
+        )
+    update = {"args": {"enable_return_routed_experts": True} | settings.args}
+    return settings.model_copy(update=update | {"env": {RUNNER: "1"} | settings.env})
+
+
+def returning_supports(settings: VllmSettings, top_ks: Iterable[int]) -> VllmSettings:
+    """Return a server's settings with which it tells as many log-probabilities as ``top_k`` needs.
+
+    A server that is already running must have been started so; it refuses a request otherwise.
+
+    Args:
+        settings: ``[inference]``.
+        top_ks: The ``top_k`` of all environments; 0 is none.
+    """
+    most = max(top_ks, default=0)
+    if settings.urls or most + TIES <= MOST_LOGPROBS or not most:
+        return settings
+    limit = {"max_logprobs": most + TIES}
+    return settings.model_copy(update={"args": limit | settings.args})

@@ -17,19 +17,20 @@ from vf.inference.engine import Weights
 from vf.inference.leases import Member, Router, Slot
 from vf.inference.model_files import resolve_model
 from vf.inference.patience import AWAY_SECONDS
-from vf.inference.proof import Proof
+from vf.inference.reference_sample import ReferenceSample
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.token_client import TokenClient
 from vf.inference.vllm.admin import Admin, check_served, check_tokenizer, check_unfiltered
 from vf.inference.vllm.check_settings import api_key
-from vf.inference.vllm.delivery import Delivery
 from vf.inference.vllm.launch import flags
 from vf.inference.vllm.pace import Pace
-from vf.inference.vllm.server_args import Adapters, server_args, swaps_in_place
+from vf.inference.vllm.publish_methods import swaps_in_place
+from vf.inference.vllm.publishers import Delivery
+from vf.inference.vllm.server_args import Adapters, server_args
 from vf.inference.vllm.servers import OutsideServer, OwnServer, Server
-from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.sites import LOOPBACK, InFleet, Running, Site, ThisMachine
+from vf.inference.vllm.weight_store import WeightStore
 from vf.runtime.api_keys import hide_urls
 from vf.runtime.errors import ConfigError, EngineError, InfrastructureError, ModelError
 
@@ -46,9 +47,9 @@ class VllmEngine:
         settings: ``[inference]``.
         model: The base model: a folder or a hub name.
         weights: The weights in training.
-        shelf: The weights on disk, where servers read them. Engines of the same weights share one.
-        rung: The way weights are published; see :func:`~vf.inference.vllm.publishers.choose_rung`. Or
-            ``FIXED``.
+        store: The weights on disk, where servers read them. Engines of the same weights share one.
+        method: The way weights are published; ``FIXED``, or what
+            :func:`~vf.inference.vllm.publish_methods.choose_method` returns.
         log_path: The file for the server's output.
         max_seq_len: Tokens in one context at most.
         adapters: The adapters that are loaded at run time, or None for a full fine-tune.
@@ -67,9 +68,9 @@ class VllmEngine:
         settings: VllmSettings,
         model: str,
         weights: Weights,
-        shelf: Shelf,
+        store: WeightStore,
         *,
-        rung: str,
+        method: str,
         log_path: Path,
         max_seq_len: int,
         adapters: Adapters | None,
@@ -89,7 +90,7 @@ class VllmEngine:
         self._cpu = cpu
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
-        self._proof: Proof | None = None
+        self._reference: ReferenceSample | None = None
         self.serving = Serving(model)
         self._site: Site | None = None
         if not settings.base_url:
@@ -100,7 +101,7 @@ class VllmEngine:
         self._api_key = api_key(settings)
         self._admin = Admin(self.base_url, self._api_key)
         # Where weights change under running requests, every token needs its version.
-        tells = swaps_in_place(rung, settings)
+        tells = swaps_in_place(method, settings)
         member = Member(
             self._admin.root if tells else self.base_url,
             "generate" if tells else "vllm",
@@ -115,12 +116,12 @@ class VllmEngine:
             if (site := self._site) is None
             else OwnServer(settings, self._admin, log_path, partial(self._run, site), site.dying)
         )
-        self._delivery = Delivery(
+        self.delivery = Delivery(
             settings,
             model,
             weights,
-            shelf,
-            rung=rung,
+            store,
+            method=method,
             server=self._server,
             admin=self._admin,
             serving=self.serving,
@@ -141,19 +142,12 @@ class VllmEngine:
             ConfigError: If the server refuses its flags, or serves something else.
             EngineError: If it dies or does not become healthy; with its last lines.
         """
-        self.lay_out()
+        self.delivery.lay_out()
         self.start_server(say)
 
-    def lay_out(self) -> None:
-        """Write the weights that the server reads when it starts, if it does not read the model's.
-
-        In the trainer's thread, once for all that share a shelf.
-        """
-        self._delivery.lay_out()
-
     def start_server(self, say: Callable[[str], None]) -> None:
-        """Do :meth:`start` once :meth:`lay_out` is done; in any thread."""
-        with self._delivery.starting():
+        """Do :meth:`start` once the delivery is laid out; in any thread."""
+        with self.delivery.starting():
             self._server.start(say)
         check_served(self._admin, self.base_url, self._model, self._max_seq_len)
         check_tokenizer(self._admin, self._model, *self._encoded)
@@ -205,14 +199,14 @@ class VllmEngine:
         Raises:
             EngineError: If it will not be. Whoever waits for it learns why.
         """
-        with self._given_up_on_error(), self._delivery.starting():
+        with self._given_up_on_error(), self.delivery.starting():
             self._server.bring_back()
-            self._delivery.forget()
+            self.delivery.forget()
 
     def restore(self) -> bool:
         """Bring the newest weights to a server that is back, and try whether it has them.
 
-        In the trainer's thread where :attr:`sends` says so.
+        In the trainer's thread where ``delivery.sends`` says so.
 
         Returns:
             False if it has gone again.
@@ -223,18 +217,18 @@ class VllmEngine:
         """
         with self._given_up_on_error():
             try:
-                self._delivery.restore()
-                if self._proof is not None and not self.sends:
-                    self._proof.check(self.slot.member, self.serving.served)
+                self.delivery.restore()
+                if self._reference is not None and not self.delivery.sends:
+                    self._reference.check(self.slot.member, self.serving.served)
             except (ConfigError, EngineError, ModelError) as error:
                 if not self._server.is_failing(error):
                     raise
                 return False
         return True
 
-    def remember(self, proof: Proof) -> None:
+    def remember(self, reference: ReferenceSample) -> None:
         """Try it on a server that comes back; see :class:`~vf.inference.engine.Engine`."""
-        self._proof = proof
+        self._reference = reference
 
     def take_down(self) -> None:
         """End a server that is of no use, so that it can be brought back; in any thread.
@@ -297,19 +291,15 @@ class VllmEngine:
             ConfigError: If the server is not set up for it.
             EngineError: If it could not be done.
         """
-        self.write(version)
+        self.delivery.write(version)
         self.check()
         while not self.serve(version):  # a server that dies meanwhile is brought back
             self.check()
 
-    def write(self, version: int) -> None:
-        """Write the weights as they are now for servers that read them, as ``version``."""
-        self._delivery.write(version)
-
     def serve(self, version: int) -> bool:
         """Bring weights that were written to the server.
 
-        In the trainer's thread where :attr:`sends` says so.
+        In the trainer's thread where ``delivery.sends`` says so.
 
         Returns:
             False if it has gone meanwhile.
@@ -319,18 +309,13 @@ class VllmEngine:
             EngineError: If it could not be done.
         """
         try:
-            self._delivery.serve(version)
+            self.delivery.serve(version)
         except (ConfigError, EngineError) as error:
             if not self._server.is_failing(error):
                 raise
             self.serving.down()
             return False
         return True
-
-    @property
-    def sends(self) -> bool:
-        """Whether the trainer's process sends the weights itself, from its own memory."""
-        return self._delivery.sends
 
     @property
     def sleeps(self) -> bool:
@@ -373,10 +358,10 @@ class VllmEngine:
 
     def _run(self, site: Site) -> Running:
         """Start the server's process, and take note of where it is."""
-        rung = self._delivery.rung
+        method = self.delivery.method
         args = server_args(
             self._settings,
-            rung=rung,
+            method=method,
             model=resolve_model(self._model),
             name=self._model,
             host=site.host,
@@ -385,9 +370,9 @@ class VllmEngine:
             adapters=self._adapters,
             cpu=self._cpu,
             shared_gpu=self._shared_gpu,
-            copy=self._delivery.copied,
+            copy=self.delivery.copied,
         )
-        server = site.run(flags(args), self._log_path, lora=rung == "lora", cpu=self._cpu)
+        server = site.run(flags(args), self._log_path, lora=method == "lora", cpu=self._cpu)
         self._admin.root, self.base_url = site.root, f"{site.root}/v1"
         where = site.root if self.slot.member.wire == "generate" else self.base_url
         self.slot.member = replace(self.slot.member, base_url=where)

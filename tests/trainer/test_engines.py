@@ -1,4 +1,4 @@
-"""The trainer and its engine: what is built from the config, and the proof of the weights.
+"""The trainer and its engine: what is built from the config, and the check of its weights.
 
 The server is a stand-in that samples token 0 with a logprob of -0.5, whatever the weights.
 """
@@ -28,7 +28,7 @@ from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model_files import resolve_model
-from vf.inference.proof import Proof
+from vf.inference.reference_sample import ReferenceSample
 from vf.runtime.errors import ConfigError, ModelError, ServerDown, TrainingError
 from vf.trainer.engines import PROBE_TOKENS, check_gap, probe
 from vf.trainer.learning.sharding.ranks import Ranks
@@ -149,7 +149,7 @@ class Flaky:
         self.answers = answers
         self.outages = outages
         self.asked: list[Any] = []
-        self.proofs: list[Proof] = []
+        self.references: list[ReferenceSample] = []
         self.left_out: list[str] = []
 
     def samplers(self, timeout: float) -> dict[str, Any]:
@@ -160,8 +160,8 @@ class Flaky:
             raise error
         self.left_out.append(base_url)
 
-    def remember(self, proof: Proof) -> None:
-        self.proofs.append(proof)
+    def remember(self, reference: ReferenceSample) -> None:
+        self.references.append(reference)
 
     def gap(self, trainer: RLTrainer) -> float:
         args = trainer.policy, 3, [1, 2, 3], [0]
@@ -207,9 +207,10 @@ def test_the_gap_is_the_mean_distance_of_the_logprobs(
     wanted = (abs(-1.0 - mine[2, 7]) + abs(-2.0 - mine[3, 8])) / 2
     assert gap == pytest.approx(float(wanted), abs=1e-4)
     assert engine.asked == [([1, 2, 3], 0, 0.5, [0])] * (1 + outages)
-    proof = engine.proofs[-1]
-    assert (proof.version, proof.prompt_ids, [*proof.token_ids]) == (3, [1, 2, 3], [7, 8])
-    assert proof.logprobs == pytest.approx([float(mine[2, 7]), float(mine[3, 8])], abs=1e-4)
+    reference = engine.references[-1]
+    assert (reference.version, reference.prompt_ids) == (3, [1, 2, 3])
+    assert [*reference.token_ids] == [7, 8]
+    assert reference.logprobs == pytest.approx([float(mine[2, 7]), float(mine[3, 8])], abs=1e-4)
 
 
 def test_of_several_servers_the_one_that_is_farthest_off_counts(make_trainer: MakeTrainer) -> None:

@@ -57,7 +57,7 @@ class HttpIndex:
             lambda: JsonClient(self.url, api_key=api_key, timeout=timeout, max_retries=max_retries)
         )
         self._batches: Batcher[tuple[str, int], list[Hit]] = Batcher(
-            self._retrieve, size=batch_size, places=max_requests
+            self._retrieve, size=batch_size, concurrency=max_requests
         )
         self._fingerprint: str | None = None
         self._has_fingerprint = False

@@ -95,7 +95,10 @@ class TantivyIndex:
             ) from error
         self._schema = self._index.schema
         self._batches: Batcher[tuple[str, int], list[Hit]] = Batcher(
-            lambda queries: call(self._find_all, queries), size=_BATCH, places=_cores(), spread=True
+            lambda queries: call(self._find_all, queries),
+            size=_BATCH,
+            concurrency=_cores(),
+            spread=True,
         )
 
     @property

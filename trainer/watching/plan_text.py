@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vf.environments.sandboxes import backend_of
 from vf.inference.settings import EmbeddedSettings
-from vf.inference.vllm.rungs import RUNGS, choose_rung
+from vf.inference.vllm.publish_methods import METHODS, choose_method
 from vf.inference.vllm.server_args import each_server, parallel_args
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.processes.launch import is_sharded, world, zero_stage
@@ -153,7 +153,7 @@ def _engine(config: Config) -> str:
         return f"embedded, {settings.args.max_requests} concurrent requests"
     import torch
 
-    rung = choose_rung(
+    method = choose_method(
         settings,
         use_lora=config.args.use_lora,
         cpu=not torch.cuda.is_available(),
@@ -165,4 +165,4 @@ def _engine(config: Config) -> str:
         where = f"{servers} servers as one, {where}"
     replicas = parallel_args(each_server(settings)[0]).get("data_parallel_size", 1)
     copies = f", {replicas} copies of the model{' in each' * (servers > 1)}" if replicas > 1 else ""
-    return f"vllm, {where}{copies}; {RUNGS[rung]}"
+    return f"vllm, {where}{copies}; {METHODS[method]}"

@@ -32,8 +32,8 @@ with suppress(ModuleNotFoundError):  # without their packages the files here are
     from vf.inference.vllm.replicated_engine import ReplicatedEngine, vllm_engine
     from vf.inference.vllm.server_args import Adapters
     from vf.inference.vllm.server_process import ServerProcess
-    from vf.inference.vllm.shelf import Shelf
     from vf.inference.vllm.vllm_engine import VllmEngine
+    from vf.inference.vllm.weight_store import WeightStore
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def stand(
     with ExitStack() as stack:
 
         def make(
-            rung: str = "lora",
+            method: str = "lora",
             how: dict[str, Any] | None = None,
             *,
             model: str = MODEL,
@@ -71,18 +71,18 @@ def stand(
                 VllmSettings(**settings),
                 model,
                 weights,
-                Shelf(weights, tmp_path / "published"),
-                rung=rung,
+                WeightStore(weights, tmp_path / "published"),
+                method=method,
                 log_path=tmp_path / "logs" / "inference.log",
                 max_seq_len=max_seq_len,
-                adapters=Adapters(rank, versions) if rung == "lora" else None,
+                adapters=Adapters(rank, versions) if method == "lora" else None,
                 cpu=True,
                 shared_gpu=False,
                 encoded=encoded,
                 note=noted.append,
             )
             stack.callback(engine.stop)
-            return Standing(engine, weights, journal, tmp_path, rung, noted)
+            return Standing(engine, weights, journal, tmp_path, method, noted)
 
         yield make
 
@@ -97,7 +97,7 @@ def stand_together(
     with ExitStack() as stack:
 
         def make(
-            rung: str = "lora", how: dict[str, Any] | None = None, **settings: Any
+            method: str = "lora", how: dict[str, Any] | None = None, **settings: Any
         ) -> StandingTogether:
             every = Journal(tmp_path / "journal-{port}.jsonl")
             if "base_urls" not in settings:
@@ -109,11 +109,11 @@ def stand_together(
                 VllmSettings(**settings),
                 MODEL,
                 weights,
-                rung=rung,
+                method=method,
                 folder=tmp_path / "published",
                 log_path=tmp_path / "logs" / "inference.log",
                 max_seq_len=512,
-                adapters=Adapters(8, 2) if rung == "lora" else None,
+                adapters=Adapters(8, 2) if method == "lora" else None,
                 cpu=True,
                 shared_gpu=False,
                 encoded=ENCODED,

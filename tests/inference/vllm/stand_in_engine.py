@@ -92,7 +92,7 @@ class Standing:
     weights: NumberedWeights
     journal: Journal
     folder: Path
-    rung: str
+    method: str
     noted: list[str]
     said: list[str] = field(default_factory=list)
 

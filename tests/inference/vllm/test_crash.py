@@ -209,7 +209,7 @@ def test_a_server_that_cannot_be_started_again_ends_the_run(stand: Stand) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rung", "path", "how"),
+    ("method", "path", "how"),
     [
         ("lora", LOAD, {"grandchild": True}),
         ("lora", UNLOAD, {}),
@@ -218,16 +218,16 @@ def test_a_server_that_cannot_be_started_again_ends_the_run(stand: Stand) -> Non
     ],
 )
 def test_a_crash_in_a_publish_is_survived(
-    stand: Stand, rung: str, path: str, how: dict[str, Any]
+    stand: Stand, method: str, path: str, how: dict[str, Any]
 ) -> None:
-    standing = stand(rung, {"die_at": {path: 1}, **how}).start()
+    standing = stand(method, {"die_at": {path: 1}, **how}).start()
     for version in range(2):
         standing.publish(version + 10, version)
     assert len(standing.journal.starts) == 2
     completion = standing.sample()
     assert (completion.token_ids, completion.versions) == ([11, 11], [1, 1])
     names = [body["lora_name"] for _, body in standing.journal.calls(LOAD)]
-    assert len(set(names)) == len(names) - (rung == "lora"), "only a restored one is loaded twice"
+    assert len(set(names)) == len(names) - (method == "lora"), "only a restored one is loaded twice"
 
 
 def test_a_publish_that_always_kills_the_server_ends_the_run(stand: Stand) -> None:

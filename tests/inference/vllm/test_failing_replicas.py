@@ -27,12 +27,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_process, "GRACE_SECONDS", 0.1)
 
 
-@pytest.mark.parametrize("rung", ["lora", "disk"])
+@pytest.mark.parametrize("method", ["lora", "disk"])
 def test_one_that_refuses_a_version_is_left_out_and_started_again(
-    stand_together: Stand, rung: str, tmp_path: Path
+    stand_together: Stand, method: str, tmp_path: Path
 ) -> None:
     how = {"refusing": str(tmp_path / "refusing-{port}")}
-    standing = stand_together(rung, replicas=2, how=how).start()
+    standing = stand_together(method, replicas=2, how=how).start()
     standing.publish(4, 0)
     standing.spoil(0)
     standing.publish(5, 1)

@@ -11,8 +11,12 @@ from tests.inference.vllm.stand_in_engine import Standing
 from vf.inference.settings import VllmSettings
 from vf.inference.supports import TIES
 from vf.inference.vllm.check_settings import check_divided, check_settings
-from vf.inference.vllm.server_args import given, parallel_args
-from vf.inference.vllm.telling import returning_experts, returning_supports
+from vf.inference.vllm.server_args import (
+    given,
+    parallel_args,
+    returning_experts,
+    returning_supports,
+)
 from vf.runtime.errors import ConfigError
 
 

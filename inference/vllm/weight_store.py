@@ -14,17 +14,17 @@ from typing import NamedTuple
 from vf.inference.engine import Weights
 from vf.inference.vllm.adapter_formats import AdapterFormat, convert_adapter
 
-_NAME = re.compile(r"\d+-\d+")  # the version, and how many were written before
+_NAME = re.compile(r"\d+-\d+")  # the version, and how many were stored before
 
 
-class Written(NamedTuple):
+class StoredWeights(NamedTuple):
     """Weights on disk."""
 
     version: int
     folder: Path
 
 
-class Shelf:
+class WeightStore:
     """Writes each version of the weights once, however many servers read it.
 
     A folder stays as long as it is the newest one or somebody holds it. Servers that come back are
@@ -43,13 +43,13 @@ class Shelf:
         self._form = form
         self._folder = folder.absolute()
         self._count = 0
-        self._newest: Written | None = None
-        self._held: Counter[Written] = Counter()
+        self._newest: StoredWeights | None = None
+        self._held: Counter[StoredWeights] = Counter()
         self._lock = threading.Lock()
 
     @property
-    def newest(self) -> Written | None:
-        """What was written last, if anything was."""
+    def newest(self) -> StoredWeights | None:
+        """What was stored last, if anything was."""
         return self._newest
 
     def write(self, version: int, *, untied: bool = False) -> None:
@@ -63,42 +63,42 @@ class Shelf:
             for old in self._folder.glob("*-*"):
                 if _NAME.fullmatch(old.name):
                     shutil.rmtree(old, ignore_errors=True)
-        # A version that is written again, after a resume say, still gets a fresh name.
+        # A version that is stored again, after a resume say, still gets a fresh name.
         self._count += 1
-        written = Written(version, self._folder / f"{version}-{self._count}")
-        self._weights.save(written.folder, untied=untied)
+        stored = StoredWeights(version, self._folder / f"{version}-{self._count}")
+        self._weights.save(stored.folder, untied=untied)
         if self._form is not None:
-            convert_adapter(written.folder, self._form)
+            convert_adapter(stored.folder, self._form)
         with self._lock:
-            before, self._newest = self._newest, written
+            before, self._newest = self._newest, stored
         if before is not None:
             self._remove_unused(before)
 
-    def hold(self) -> Written:
+    def hold(self) -> StoredWeights:
         """Return the newest weights, which stay where they are until :meth:`release`."""
         with self._lock:
-            assert self._newest is not None, "nothing was written yet"
+            assert self._newest is not None, "nothing was stored yet"
             self._held[self._newest] += 1
             return self._newest
 
-    def release(self, written: Written) -> None:
+    def release(self, stored: StoredWeights) -> None:
         """Hold weights no longer."""
         with self._lock:
-            self._held[written] -= 1
-        self._remove_unused(written)
+            self._held[stored] -= 1
+        self._remove_unused(stored)
 
     @contextmanager
-    def held(self) -> Iterator[Written]:
+    def held(self) -> Iterator[StoredWeights]:
         """Hold the newest weights until the block ends."""
-        written = self.hold()
+        stored = self.hold()
         try:
-            yield written
+            yield stored
         finally:
-            self.release(written)
+            self.release(stored)
 
-    def _remove_unused(self, written: Written) -> None:
+    def _remove_unused(self, stored: StoredWeights) -> None:
         with self._lock:
-            if written == self._newest or self._held[written]:
+            if stored == self._newest or self._held[stored]:
                 return
-            del self._held[written]
-        shutil.rmtree(written.folder, ignore_errors=True)
+            del self._held[stored]
+        shutil.rmtree(stored.folder, ignore_errors=True)

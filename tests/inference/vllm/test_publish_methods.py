@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm import nccl
-from vf.inference.vllm.rungs import RUNGS, choose_rung
+from vf.inference.vllm import publish_methods
+from vf.inference.vllm.publish_methods import METHODS, choose_method
 from vf.runtime.errors import ConfigError
 
 URL = "http://127.0.0.1:1/v1"
 
 
 @pytest.mark.parametrize(
-    ("settings", "use_lora", "cpu", "vllm_here", "rung"),
+    ("settings", "use_lora", "cpu", "vllm_here", "method"),
     [
         ({}, True, True, False, "lora"),
         ({}, True, False, True, "lora"),
@@ -34,18 +34,18 @@ URL = "http://127.0.0.1:1/v1"
         ({"gpus": [0, 1]}, False, False, True, "disk"),
     ],
 )
-def test_the_rung_that_fits(
+def test_the_method_that_fits(
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
     use_lora: bool,
     cpu: bool,
     vllm_here: bool,
-    rung: str,
+    method: str,
 ) -> None:
-    monkeypatch.setattr(nccl, "available", lambda: vllm_here)
-    found = choose_rung(VllmSettings(**settings), use_lora=use_lora, cpu=cpu, trainer_gpus=[0])
-    assert found == rung
-    assert rung in RUNGS
+    monkeypatch.setattr(publish_methods, "_reaches_by_nccl", lambda: vllm_here)
+    found = choose_method(VllmSettings(**settings), use_lora=use_lora, cpu=cpu, trainer_gpus=[0])
+    assert found == method
+    assert method in METHODS
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_rung_that_fits(
         ("nccl", False, False, False, [1], "needs vLLM in the trainer's environment"),
     ],
 )
-def test_a_rung_that_does_not_fit_is_refused(
+def test_a_method_that_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     publish: str,
     use_lora: bool,
@@ -69,9 +69,9 @@ def test_a_rung_that_does_not_fit_is_refused(
     gpus: list[int] | None,
     said: str,
 ) -> None:
-    monkeypatch.setattr(nccl, "available", lambda: vllm_here)
+    monkeypatch.setattr(publish_methods, "_reaches_by_nccl", lambda: vllm_here)
     with pytest.raises(ConfigError) as error:
-        choose_rung(
+        choose_method(
             VllmSettings.model_validate({"publish": publish, "gpus": gpus}),
             use_lora=use_lora,
             cpu=cpu,

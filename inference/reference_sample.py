@@ -23,7 +23,7 @@ SECONDS = 120.0  # without a token
 
 
 @dataclass(frozen=True)
-class Proof:
+class ReferenceSample:
     """What was sampled from the newest weights, and how likely the trainer found it.
 
     Attributes:

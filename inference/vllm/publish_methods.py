@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 
 from vf.inference.settings import VllmSettings
 from vf.runtime.errors import ConfigError
 
-RUNGS = {
+METHODS = {
     "lora": "each version of the adapter is loaded by its name",
     "disk": "new weights are written to disk and read again by the server",
     "nccl": "new weights go from GPU to GPU by NCCL, or through the disk if that cannot start",
 }
-FIXED = "fixed"  # the rung of an engine whose weights never change
+FIXED = "fixed"  # the method of an engine whose weights never change
 
 
-def choose_rung(
+def choose_method(
     settings: VllmSettings, *, use_lora: bool, cpu: bool, trainer_gpus: Sequence[int] = ()
 ) -> str:
     """Return how weights are published: ``lora``, ``disk`` or ``nccl``.
@@ -58,7 +59,10 @@ def choose_rung(
     return publish
 
 
-def _reaches_by_nccl() -> bool:
-    from vf.inference.vllm import nccl  # which loads an HTTP client
+def swaps_in_place(method: str, settings: VllmSettings) -> bool:
+    """Return whether weights change under running requests, so that every token has a version."""
+    return method in ("disk", "nccl") and not settings.urls
 
-    return nccl.available()
+
+def _reaches_by_nccl() -> bool:
+    return importlib.util.find_spec("vllm") is not None  # whose code the trainer's side of it is
