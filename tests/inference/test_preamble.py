@@ -117,7 +117,7 @@ def test_old_renderings_make_room_for_new_ones() -> None:
     for number in range(300):
         message = Message("user", str(number))
         assert shown.opening([message], []) == shown.prompt([message], [])
-    assert len(shown._known) <= 256
+    assert len(shown._cached) <= 256
     reply = Message("assistant", "yes")
     assert shown.bridge(reply, [message], []) == shown.bridge(reply, [message], [])
     assert shown.bridge(reply, [message], []) != shown.bridge(reply, [Message("user", "x")], [])

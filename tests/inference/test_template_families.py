@@ -86,7 +86,7 @@ def held(
         branch.add_context(context, index)
         branch.add_sampled(ids, [0.0] * len(ids), [0] * len(ids), index)
         conversation.encoded = len(conversation.messages) + 1
-        conversation.messages += [turn.answer, *turn.said]
+        conversation.messages += [turn.answer, *turn.observed]
     return conversation, prompts, sampled
 
 
@@ -112,7 +112,7 @@ def test_every_prompt_begins_with_all_that_came_before(name: str, seed: int) -> 
     turns, samples = [], []
     for index in range(rng.randint(2, 6)):
         turn = call(index, rng.randint(1, 3)) if tools and rng.random() < 0.6 else words("Yes.")
-        for message in turn.said:
+        for message in turn.observed:
             message.content = rng.choice(NASTY) + f" said in turn {index}"
         turns.append(turn)
         ids = rng.choices(range(len(shown.tokenizer)), k=rng.randint(1, 9))
@@ -122,7 +122,7 @@ def test_every_prompt_begins_with_all_that_came_before(name: str, seed: int) -> 
     for (before, after), ids, turn in zip(pairwise(prompts), sampled, turns, strict=False):
         grown = before + ids
         assert after[: len(grown)] == grown
-        assert shown.decode(after[len(grown) :]).count("said in turn") == len(turn.said)
+        assert shown.decode(after[len(grown) :]).count("said in turn") == len(turn.observed)
 
 
 @pytest.mark.parametrize("name", VARIED)
