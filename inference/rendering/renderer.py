@@ -2,7 +2,7 @@
 
 A conversation is rendered through the chat template once, for its first prompt. Each later turn
 adds only the *bridge*: the tokens between the model's last sampled token and its next one, read
-off the template by :mod:`vf.inference.rendering.bridge`. So a template that rewrites history
+off the template by :mod:`vf.inference.rendering.seam`. So a template that rewrites history
 (strips ``<think>``, say) has no history to rewrite, and sampled ids are never encoded again.
 """
 
@@ -16,9 +16,8 @@ from typing import Any
 from vf.inference.model import ToolStyle
 from vf.inference.model_files import resolve_model
 from vf.inference.parsing import Parser, parser_for, text_parser
-from vf.inference.rendering.bridge import Bridge, BridgeError
 from vf.inference.rendering.chat_template import ChatTemplate
-from vf.inference.rendering.seam import Seams
+from vf.inference.rendering.seam import BridgeError, Seams
 from vf.inference.rendering.shipped import load_template
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
@@ -65,7 +64,6 @@ class Renderer:
         # A tokenizer may have several templates by name: one of them shows how tools are called.
         self.parser = _parser(str(tokenizer.chat_template), tool_style)
         self._seams = Seams(self.template, [self.template.token(i) for i in stop_token_ids])
-        self._bridge = Bridge(self.template, self._seams)
         self._cached: dict[str, list[int]] = {}
         if self._seams.closer is None:
             raise ConfigError(
@@ -170,7 +168,7 @@ class Renderer:
         ended = None if last_token_id is None else self.template.token(last_token_id)
         calls = [(call.id, call.name) for call in reply.tool_calls]
         return self._once(
-            repr((new, calls, tools, ended)), lambda: self._bridge.after(reply, new, tools, ended)
+            repr((new, calls, tools, ended)), lambda: self._seams.bridge(reply, new, tools, ended)
         )
 
     def _cannot_continue(self, messages: Sequence[Message]) -> str | None:

@@ -1,8 +1,8 @@
-"""Where the environment's text starts after a sampled answer.
+"""The *bridge* from a sampled answer to the next one, read off the chat template.
 
-A small closed conversation is rendered whose answer holds a marker. Behind the marker stand, in
-this order, whatever ends a tool call, the tokens that close the turn, those that open the next
-message, and its text. Where the environment's part begins is the *seam*:
+A small closed conversation is rendered: an answer that holds a marker, and the new messages. Behind
+the marker stand, in this order, whatever ends a tool call, the tokens that close the turn, those
+that open the next message, and its text. Where the environment's part begins is the *seam*:
 
 * An answer in words has nothing behind its last word, so the seam is right behind the marker.
 * A template that renders the same from there on after a tool call has the same seam, so the call
@@ -60,7 +60,7 @@ class Seam:
 
 
 class Seams:
-    """Finds the seams of one template, each once, and the tokens that end answers.
+    """Finds the seams of one template, each once, the bridges, and the tokens that end answers.
 
     Args:
         template: The chat template.
@@ -98,6 +98,56 @@ class Seams:
             raise BridgeError(seam)
         return seam
 
+    def bridge(
+        self,
+        reply: Message,
+        new: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        ended: str | None,
+    ) -> list[int]:
+        """Return the tokens from behind an answer to where the next one begins.
+
+        Args:
+            reply: The answer; only the shape of its tool calls matters.
+            new: The messages that came after it. Without any, the model's next turn is opened.
+            tools: The tools on offer.
+            ended: The last token that was sampled.
+
+        Raises:
+            BridgeError: If the template does not show where the answer ends, or refuses ``new``.
+        """
+        seam = self.at(reply, new[0] if new else Message("assistant"), tools, ended)
+        if self._template.tools_only_lead:
+            tools = ()
+        marker, held = MARKER, repr((new, reply.tool_calls, tools))
+        while marker in held:
+            marker += "x"
+        try:
+            answer = _stand_in(self._named(reply), marker, seam.calls)
+            messages = [Message("user", "-"), answer, *new]
+            text = self._template.prompt_text(messages, tools, opens=not new)
+        except Exception as error:  # jinja raises whatever the template's author chose
+            raise _refused(error) from error
+        text = text[_end_of(text, marker) :]
+        if seam.token is None:
+            return self._template.encode_after(text)
+        start = text.find(seam.token)
+        if start < 0:
+            raise BridgeError(f"the template does not show {seam.token} behind the answer")
+        # A special token is never merged with its neighbours, so encoding from it on gives the
+        # same ids as encoding the whole; its id in front proves it.
+        ids = self._template.encode(text[start:])
+        if not ids or ids[0] != self._template.id(seam.token):
+            raise BridgeError(f"the text after the answer does not begin with {seam.token}")
+        return ids[1:] if seam.sampled else ids
+
+    def _named(self, reply: Message) -> Message:
+        calls = [
+            ToolCall(call.id, self._template.defuse(call.name) or "unknown", "")
+            for call in reply.tool_calls
+        ]
+        return Message("assistant", tool_calls=calls)
+
     def shows(self, role: Role) -> bool:
         """Return whether the template shows messages of a role, or raises; some drop them."""
         if role not in self._shown:
@@ -110,7 +160,7 @@ class Seams:
             [[message, Message("user", "-")]]
             if role == "system"
             else [
-                [Message("user", "-"), stand_in(_answer(1), MARKER, calls), message]
+                [Message("user", "-"), _stand_in(_answer(1), MARKER, calls), message]
                 for calls in (1, 0)
             ]
         )
@@ -131,7 +181,7 @@ class Seams:
         self._final: str | None = None
         try:
             final = self._template.text([Message("user", "-"), Message("assistant", MARKER)], ())
-            self._final = self._first_special(final[end_of(final, MARKER) :])
+            self._final = self._first_special(final[_end_of(final, MARKER) :])
         except Exception:
             pass
         head = _head(self._tail(_answer(0), 0, _message("user"), (), []))
@@ -183,7 +233,7 @@ class Seams:
     ) -> str | None:
         between = ""
         try:
-            two = self._render(stand_in(_answer(_ALL), MARKER, _ALL), [_message("user")], tools)
+            two = self._render(_stand_in(_answer(_ALL), MARKER, _ALL), [_message("user")], tools)
             between = two[two.find(MARKER) : two.rfind(MARKER)]
         except Exception:  # one call at a time has nothing between calls
             pass
@@ -202,13 +252,13 @@ class Seams:
     ) -> str | None:
         """Render what follows the marker, or say in ``problems`` why it cannot be."""
         try:
-            text = self._render(stand_in(reply, MARKER, calls), [first], tools)
-            tail = text[end_of(text, MARKER) :]
+            text = self._render(_stand_in(reply, MARKER, calls), [first], tools)
+            tail = text[_end_of(text, MARKER) :]
         except BridgeError as error:
             problems.append(error)
             return None
         except Exception as error:  # jinja raises whatever the template's author chose
-            problems.append(refused(error))
+            problems.append(_refused(error))
             return None
         if _NEXT not in tail:
             problems.append(BridgeError(f"the template leaves out {first.role} messages"))
@@ -230,7 +280,7 @@ def _head(tail: str | None) -> str:
     return (tail or "").partition(_NEXT)[0]
 
 
-def refused(error: Exception) -> BridgeError:
+def _refused(error: Exception) -> BridgeError:
     """Return the error to raise where the template refuses the closed conversation."""
     return BridgeError(f"the template refuses the closed conversation: {error}")
 
@@ -246,7 +296,7 @@ def _message(role: Role, *, named: bool = False) -> Message:
     return Message("tool", _NEXT, tool_call_id="c0", name="named" if named else None)
 
 
-def stand_in(reply: Message, marker: str, calls: int) -> Message:
+def _stand_in(reply: Message, marker: str, calls: int) -> Message:
     """Return an answer whose last words are the marker, or the arguments of its last call.
 
     Args:
@@ -261,7 +311,7 @@ def stand_in(reply: Message, marker: str, calls: int) -> Message:
     return Message("assistant", "" if shown else marker, tool_calls=shown)
 
 
-def end_of(text: str, marker: str) -> int:
+def _end_of(text: str, marker: str) -> int:
     """Return the index behind the last marker in a text.
 
     Raises:
