@@ -1,10 +1,11 @@
-"""Wait for a condition, and let time jump instead of waiting for it to pass."""
+"""Wait for a condition or the end of a process, and let time jump instead of waiting."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -50,6 +51,14 @@ async def until(condition: Callable[[], T], seconds: float = 60.0) -> T:
             return found
         await asyncio.sleep(pause)
     raise AssertionError
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class Clock:

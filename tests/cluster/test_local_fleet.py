@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import alive, wait_until
 from vf.cluster.fleet import HOST, PORT, Command, Fleet, Resources
 from vf.cluster.local_fleet import LocalFleet
 from vf.runtime.errors import ConfigError
@@ -44,13 +42,6 @@ def fleet() -> Iterator[LocalFleet]:
     made.reserve([("server", 1, Resources(gpus=2)), ("worker", 3, Resources())])
     yield made
     made.stop()
-
-
-def alive(pid: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
 
 
 def first_number(log: Path) -> int:

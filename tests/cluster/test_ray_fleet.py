@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import psutil
 import pytest
 
 from tests.ray_machines import CPUS, MACHINES, Machines
-from tests.waiting import wait_until
+from tests.waiting import alive, wait_until
 from vf.cluster.fleet import HOST, PORT, Command, Fleet, Resources
 from vf.cluster.ray_fleet import RayFleet
 from vf.runtime.errors import ConfigError, PlacementError
@@ -69,12 +68,6 @@ def fleet(machines: Machines) -> Iterator[RayFleet]:
     made = RayFleet(machines.address)
     yield made
     made.stop()
-
-
-def alive(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def numbers(log: Path) -> list[int]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import alive, wait_until
 from vf.cluster.fleet import HOST, PORT, Command
 from vf.cluster.ray_node import HERE_ONLY, Post, elsewhere, outside_ray
 from vf.runtime.errors import ConfigError
@@ -43,12 +42,6 @@ def output(post: Post) -> tuple[bytes, int]:
         text += more
         if code is not None:
             return text, code
-
-
-def alive(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def test_output_and_exit_status_come_back(post: Post) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import alive, wait_until
 from vf.runtime import lifeline
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="adoption is Linux's")
@@ -34,14 +34,6 @@ os.wait()
 """
 WAIT = "signal.pause()\n"
 END = "while not os.path.exists(sys.argv[1]): pass\n"
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @contextmanager

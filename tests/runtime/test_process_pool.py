@@ -16,7 +16,7 @@ import pytest
 
 import vf
 from tests.runtime import worker_functions as fns
-from tests.waiting import until, wait_until
+from tests.waiting import alive, until, wait_until
 from vf.runtime import process_pool, worker_handles
 from vf.runtime.errors import RubricError, ScoringDied, ScoringTimeout
 from vf.runtime.process_pool import run_bounded, run_in_process
@@ -32,10 +32,6 @@ def make_trace(reply: str = "") -> vf.Trace:
     trace.messages = [vf.Message("assistant", reply)]
     trace.info["caller"] = os.getpid()
     return trace
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def told(path: Path) -> bool:
@@ -104,7 +100,7 @@ async def test_a_function_that_hangs_is_killed_and_holds_up_no_other(tmp_path: P
     assert all(isinstance(error, ScoringTimeout) for error in found[:9])
     assert "'hang_after_telling' took longer than its 0.3 s, and was killed" in str(found[0])
     assert found[9:] == [n + n for n in range(9)]
-    assert gone(int(path.read_text()))
+    assert not alive(int(path.read_text()))
 
 
 async def test_whoever_gives_up_takes_the_function_along(tmp_path: Path) -> None:
@@ -114,7 +110,7 @@ async def test_whoever_gives_up_takes_the_function_along(tmp_path: Path) -> None
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await until(lambda: gone(int(path.read_text())))
+    await until(lambda: not alive(int(path.read_text())))
     assert await run_in_process(fns.add, 1, 1) == 2
 
 
@@ -122,7 +118,7 @@ def test_a_worker_that_was_killed_while_idle_is_replaced() -> None:
     before = {run(fns.process_id) for _ in range(20)}
     for worker in before:
         psutil.Process(worker).kill()
-    wait_until(lambda: all(map(gone, before)))
+    wait_until(lambda: not any(map(alive, before)))
     assert run(fns.process_id) not in {*before, os.getpid()}
 
 
@@ -145,7 +141,7 @@ def test_a_busy_worker_ends_with_its_parent(tmp_path: Path) -> None:
         """
     )
     subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
-    wait_until(lambda: gone(int(path.read_text())))
+    wait_until(lambda: not alive(int(path.read_text())))
 
 
 def test_what_a_function_prints_does_not_disturb_its_answer() -> None:

@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.inference.one_server import leased
 from tests.inference.vllm.conftest import variables
-from tests.inference.vllm.stand_in_engine import EXECUTABLE, Journal, alive
-from tests.waiting import wait_until
+from tests.inference.vllm.stand_in_engine import EXECUTABLE, Journal
+from tests.waiting import alive, wait_until
 from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine

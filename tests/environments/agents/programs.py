@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import vf
@@ -51,14 +50,6 @@ def play(environment: vf.Environment, model: Any = None, task: vf.Task = TASK) -
 def run(text: str, model: Any = None, **settings: Any) -> vf.Trace:
     """Run one rollout of a program."""
     return play(agent(code(text), **settings), model)
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def leftovers() -> set[str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import vf
-from tests.environments.agents.programs import ASK, alive, leftovers, run
-from tests.waiting import wait_until
+from tests.environments.agents.programs import ASK, leftovers, run
+from tests.waiting import alive, wait_until
 from vf.environments.agents import workspaces
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="adoption is Linux's")

@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
@@ -179,9 +178,3 @@ async def closing(client: TokenClient, work: Awaitable[Completion]) -> Completio
 async def ask(sampler: TokenClient, count: int = 2) -> Completion:
     """Sample a completion of so many tokens."""
     return await sampler.complete([1, 2, 3], Sampling(max_tokens=count), [0])
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs; one that nobody has buried yet does not."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
-    return state.stdout.strip()[:1] not in ("", "Z")

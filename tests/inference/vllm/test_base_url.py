@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.inference.one_server import leased
-from tests.inference.vllm.stand_in_engine import MODEL, Standing, alive
-from tests.waiting import wait_until
+from tests.inference.vllm.stand_in_engine import MODEL, Standing
+from tests.waiting import alive, wait_until
 from vf.inference.ports import choose_port
 from vf.runtime.errors import ConfigError, EngineError, ServerDown
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.inference.vllm.stand_in_engine import StandingTogether, alive
-from tests.waiting import wait_until
+from tests.inference.vllm.stand_in_engine import StandingTogether
+from tests.waiting import alive, wait_until
 from vf.inference.vllm import admin, server_process, vllm_engine
 from vf.runtime.errors import ConfigError
 

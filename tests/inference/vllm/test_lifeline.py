@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.inference.vllm.conftest import variables
-from tests.inference.vllm.stand_in_engine import COMMAND, Journal, alive
-from tests.waiting import wait_until
+from tests.inference.vllm.stand_in_engine import COMMAND, Journal
+from tests.waiting import alive, wait_until
 from vf.inference.ports import choose_port
 from vf.inference.vllm import server_process
 from vf.inference.vllm.server_process import ServerProcess

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.inference.vllm.stand_in_engine import StandingTogether, alive, ask
-from tests.waiting import until, wait_until
+from tests.inference.vllm.stand_in_engine import StandingTogether, ask
+from tests.waiting import alive, until, wait_until
 from vf.inference.completions import Completion
 from vf.inference.model import Sampling
 from vf.inference.ports import choose_port

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.inference.vllm.stand_in_engine import Standing, alive
-from tests.waiting import wait_until
+from tests.inference.vllm.stand_in_engine import Standing
+from tests.waiting import alive, wait_until
 from vf.runtime.errors import ConfigError, EngineError
 
 Stand = Callable[..., Standing]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import vf
-from tests.waiting import wait_until
+from tests.waiting import alive, wait_until
 from vf.inference.models.scripted_model import Line
 from vf.runtime.calling import call
 
@@ -58,14 +58,6 @@ def told(trace: vf.Trace) -> list[str]:
     """Return what the tools answered."""
     assert trace.error is None, trace.error.message
     return [message.content for message in trace.messages if message.role == "tool"]
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process still runs. A zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def is_gone(pid: int) -> bool:

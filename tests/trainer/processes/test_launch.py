@@ -18,7 +18,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from tests.trainer.configs import configured
 from tests.trainer.conftest import STEADY, small_run
 from tests.trainer.saving.comparing import comparable, stored
-from tests.waiting import wait_until
+from tests.waiting import alive, wait_until
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands import train as command
 from vf.trainer.commands.main import main
@@ -88,14 +88,6 @@ def ranks_of(launcher: int) -> dict[int, int]:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         found.update({int(v[5:]): pid for v in variables if v.startswith(b"RANK=")})
     return found
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs; one that only waits to be noticed does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture
