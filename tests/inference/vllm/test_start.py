@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.inference.vllm.stand_in_engine import Standing
-from tests.waiting import alive, wait_until
+from tests.waiting import Clock, alive, wait_until
 from vf.runtime.errors import ConfigError, EngineError
 
 Stand = Callable[..., Standing]
@@ -93,11 +93,16 @@ def test_a_server_that_dies_at_its_start_is_quoted(stand: Stand) -> None:
     assert "frame" in str(error.value)
 
 
-def test_a_server_that_never_becomes_healthy_is_given_up(stand: Stand) -> None:
-    standing = stand(how={"unhealthy": True}, startup_timeout=1.0)
+def test_a_server_that_never_becomes_healthy_is_given_up(stand: Stand, clock: Clock) -> None:
+    standing = stand(how={"unhealthy": True}, startup_timeout=600.0)
+
+    def say(text: str) -> None:
+        if "Loading safetensors" in text:
+            clock.jump(600.0)
+
     with pytest.raises(EngineError) as error:
-        standing.start()
-    assert "not healthy after inference.startup_timeout = 1 s" in str(error.value)
+        standing.engine.start(say)
+    assert "not healthy after inference.startup_timeout = 600 s" in str(error.value)
     assert "Loading safetensors" in str(error.value)
     standing.engine.stop()
     wait_until(lambda: not any(map(alive, standing.journal.pids)))
