@@ -102,7 +102,7 @@ def test_no_expression_is_in_both_splits_whatever_the_seeds() -> None:
 
 
 def test_more_tasks_than_there_are_is_a_config_error() -> None:
-    environment = Calculator(max_operations=1, max_operand=10, num_train=1000)
+    environment = Calculator(max_operations=1, max_operand=10, num_train=400)
     with pytest.raises(ConfigError, match=r"found only .* different train tasks"):
         list(environment.tasks("train"))
 

@@ -142,7 +142,7 @@ def test_a_seed_gives_the_same_questions_and_another_gives_others() -> None:
 
 def test_the_split_of_a_country_hangs_on_nothing_but_the_country() -> None:
     sides = split_by_country(world())
-    assert sides == split_by_country(load_world(20_000))
+    assert sides == split_by_country(load_world(2 * CITIES))
     assert 0.2 < sum(side == "eval" for side in sides.values()) / len(sides) < 0.3
 
 

@@ -105,6 +105,8 @@ def test_an_agent_is_a_function_with_tasks(monkeypatch: pytest.MonkeyPatch) -> N
     assert (trace.error, trace.reward) == (None, 1.0)
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_with_prime_rl_verifiers_loads_it_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
