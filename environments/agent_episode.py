@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,23 +82,21 @@ async def run_agent(
         episode.activity.turn = len(trace.turns)
         episode.activity.enter("model" if session.in_flight else "agent")
 
-    async with AsyncExitStack() as stack:  # around the clock: the endpoint outlasts it
+    opened = open_session(
+        episode.model,
+        trace=trace,
+        sampling=episode.sampling,
+        seed=episode.seed,
+        max_turns=environment.max_turns,
+        max_tokens=environment.max_tokens,
+        strict_model=strict_model,
+        on_change=show,
+    )
+    async with opened as session:  # around the clock: the endpoint outlasts it
+        session.endpoint = replace(session.endpoint, model=model)
         with episode.phase("agent"):
             try:
                 async with clocked(seconds) as deadline:
-                    session = await stack.enter_async_context(
-                        open_session(
-                            episode.model,
-                            trace=trace,
-                            sampling=episode.sampling,
-                            seed=episode.seed,
-                            max_turns=environment.max_turns,
-                            max_tokens=environment.max_tokens,
-                            strict_model=strict_model,
-                            on_change=show,
-                        )
-                    )
-                    session.endpoint = replace(session.endpoint, model=model)
                     attempt = start(session.endpoint)
                     reason = await _work(attempt, session, trace.info, crash)
             except TimeoutError as error:

@@ -10,9 +10,9 @@ import gc
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
-import vf
 from vf.runtime.command import (
     BAD_USAGE,
     CommandParser,
@@ -99,7 +99,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument_group("options for training").add_argument
     add("-h", "--help", action="help", help=argparse.SUPPRESS)
-    add("--version", action="version", version=f"vf-rl {vf.__version__}", help=argparse.SUPPRESS)
+    add("--version", action="version", version=f"vf-rl {version('vf-rl')}", help=argparse.SUPPRESS)
     add_run_options(
         add,
         set="override a setting; a bare KEY means [trainer.args]",

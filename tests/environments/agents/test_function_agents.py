@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -16,6 +16,7 @@ import vf
 from tests.waiting import until
 from vf.environments import agent_episode
 from vf.environments.episode import Activity
+from vf.inference.endpoint.session import Session, open_session
 from vf.inference.model import ContextFull, Conversation, Reply
 from vf.runtime.errors import ModelError
 
@@ -159,6 +160,22 @@ def test_an_agent_that_takes_too_long_to_ask_is_a_failure() -> None:
     async def idle(task: vf.Task, endpoint: vf.Endpoint) -> None:
         await asyncio.Event().wait()
 
+    assert_failed(run(idle, timeout=0.1), "longer than its 0.1 s", "no answer of the model's")
+
+
+def test_the_time_that_an_endpoint_takes_to_open_is_not_the_agents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @asynccontextmanager
+    async def slow(*args: Any, **settings: Any) -> AsyncIterator[Session]:
+        await asyncio.sleep(0.2)
+        async with open_session(*args, **settings) as session:
+            yield session
+
+    async def idle(task: vf.Task, endpoint: vf.Endpoint) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("vf.inference.endpoint.session.open_session", slow)
     assert_failed(run(idle, timeout=0.1), "longer than its 0.1 s", "no answer of the model's")
 
 

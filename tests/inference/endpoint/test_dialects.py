@@ -36,7 +36,11 @@ anthropic = Late("anthropic")
 
 WILD = 30.0  # a temperature at which whatever the model has learnt hardly matters
 USER = [{"role": "user", "content": "Tea?"}]
-ERRORS = {"responses": openai, "previous_response_id": openai, "anthropic": anthropic}
+ERRORS: dict[str, Any] = {
+    "responses": openai,
+    "previous_response_id": openai,
+    "anthropic": anthropic,
+}
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
