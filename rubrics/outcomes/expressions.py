@@ -32,12 +32,45 @@ _CHAIN = re.compile(
 _RELATION = r"(?:[<>≤≥≪≫~!¬]|\\(?:leq?|geq?|lt|gt|ll|gg|neg|lnot|not)(?![a-zA-Z]))"
 _OPEN = re.compile(rf"^\s*{_RELATION}|[<>≤≥≪≫]\s*$")
 # A sign or name of a currency before or after a number.
-_SIGNS = r"(?:\\\$|\$|[¢£¤¥₠-⃀]|\\(?:euro|pounds|yen|textdollar|textsterling)(?![a-zA-Z])(?:\{\})?)"
-_CURRENCY = re.compile(
-    rf"{_SIGNS}\s*(?=[-+]?[\d.])|(?<=\d)\s*(?:{_SIGNS}|(?:USD|EUR|GBP|dollars?|euros?)(?![a-zA-Z]))"
+_SIGNS = (
+    r"(?:(?:US|CA?|AU?|NZ|HK)?\\?\$|[¢£¤¥₠-⃀]|"
+    r"\\(?:euro|pounds|yen|textdollar|textsterling)(?![a-zA-Z])(?:\{\})?)"
 )
+_CODES = r"(?:USD|EUR|GBP|JPY|CNY|INR|CHF)(?![a-zA-Z])"
+_CURRENCY = re.compile(
+    rf"(?:{_SIGNS}|{_CODES})\s*(?=[-+]?[\d.])"
+    rf"|(?<=\d)\s*(?:{_SIGNS}|{_CODES}|(?:dollars?|euros?)(?![a-zA-Z]))"
+)
+_FULL_STOP = re.compile(r"(?<!\.)\.$")
 _RAISED = re.compile("⁻?[⁰¹²³⁴-⁹]+")  # x² as LaTeX has it
-_AS_LATEX = {"⁄": "/", "∕": "/", "°": r"^\circ", r"\varnothing": r"\emptyset"}
+_LOWERED = re.compile("[₀-₉]+")
+_AS_LATEX = {
+    "⁄": "/",
+    "∕": "/",
+    "°": r"^\circ",
+    "∞": r"\infty ",
+    "·": r"\cdot ",
+    "∈": r"\in ",
+    "′": "'",
+    r"\varnothing": r"\emptyset",
+    r"\langle": "(",
+    r"\rangle": ")",
+}
+# Signs, words and older commands that Math-Verify cannot read, and those for which they stand.
+_OPERAND = r"\s*(?:\{([^{}]*)\}|\(([^()]*)\)|(\d+(?:\.\d+)?|[a-zA-Z](?![a-zA-Z])))"
+_REWRITTEN = [
+    (re.compile(rf"(?:√|(?<![a-zA-Z\\])sqrt|\\surd){_OPERAND}"), r"\\sqrt{\1\2\3}"),
+    (re.compile(rf"(?:∛|(?<![a-zA-Z\\])cbrt){_OPERAND}"), r"\\sqrt[3]{\1\2\3}"),
+    (re.compile(rf"\*\*{_OPERAND}"), r"^{\1\2\3}"),
+    (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
+    (re.compile(r"\\(?:nice|s|flat)frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}"), r"\\frac{\1}{\2}"),
+    (re.compile(r"(?<![a-zA-Z\\])(pi|theta|alpha|beta|ln)(?![a-zA-Z])"), r"\\\1 "),
+    (
+        re.compile(r"(?<![a-zA-Z\\])(log|exp|(?:arc)?(?:sin|cos|tan))(?=\s*[(_\d]| [a-zA-Z\\])"),
+        r"\\\1 ",
+    ),
+]
 
 
 def math_equal(
@@ -60,8 +93,10 @@ def math_equal(
     (``3 = 5``), half a relation (``\geq 5``) and an answer with unbalanced braces are refused
     beforehand. So is one of which it reads only a part, as of ``6 \lor 5``: there is then a
     number that may be replaced by another without a change of the answer's value. Numbers and
-    bounds in words, which it leaves out as units (``7 \text{ or six}``), are refused unless the
-    golden answer has them.
+    bounds in words (``7 \text{ or six}``) are refused unless the golden answer has them. Units are
+    left out here and not by Math-Verify, to which ``2t`` is 2: where the golden answer has
+    variables, a letter beside a number is one. Two known units that differ (``5 cm``, ``5 km``)
+    are not equal.
 
     Known ways to game it: restating the problem where the answer is an expression equal to it
     (``2^{10}`` for "compute 2^{10}"); there, use :func:`numeric`. Percentages equal both the
@@ -119,10 +154,12 @@ def math_equal(
 def _expression(text: str) -> str | None:
     """Return an answer as one expression; None if it is not one."""
     text = "".join(map(_plain, text))
-    text = unwrapped(unwrapped(text).rstrip("."))
-    text = _RAISED.sub(_power, text)
+    text = unwrapped(_FULL_STOP.sub("", unwrapped(text)))
+    text = _LOWERED.sub(_index, _RAISED.sub(_power, text))
     for sign, latex in _AS_LATEX.items():
         text = text.replace(sign, latex)
+    for pattern, latex in _REWRITTEN:
+        text = pattern.sub(latex, text)
     text = _CURRENCY.sub("", mixed(repeating(thousands(text)))).strip()
     depth = 0
     for at, character in enumerate(text):
@@ -137,6 +174,10 @@ def _expression(text: str) -> str | None:
 
 def _power(raised: re.Match[str]) -> str:
     return f"^{{{unicodedata.normalize('NFKC', raised[0]).replace('−', '-')}}}"
+
+
+def _index(lowered: re.Match[str]) -> str:
+    return f"_{{{unicodedata.normalize('NFKC', lowered[0])}}}"
 
 
 def _plain(character: str) -> str:

@@ -28,6 +28,7 @@ _WRAPPERS = [
         r"```(?:\w*\n)?([^`]+)```",
         r"`{1,2}([^`]+)`{1,2}",
         r"\*{1,3}([^*]+)\*{1,3}",
+        r"_{1,3}(?![a-z]+_)([^_]+)_{1,3}",  # not Python's __init__
         r"\${1,2}((?:[^$\\]|\\.)+)\${1,2}",
         r"\\\(((?:(?!\\[()]).)+)\\\)",
         r"\\\[((?:(?!\\[\[\]]).)+)\\\]",
@@ -60,7 +61,12 @@ _MIXED = re.compile(
     r"|\s*\\[dtc]?frac\s*\{\s*(\d{1,100})\s*\}\s*\{\s*(\d{1,100})\s*\})(?!\w|[.,/]\d)"
 )
 _REPEATING = re.compile(
-    r"(?<![\d.,])(\d{0,100})\.(\d{0,100})\\(?:overline|bar|dot)\s*(?:\{\s*(\d{1,100})\s*\}|(\d))(?!\d)"
+    r"(?<![\d.,])(\d{0,100})\.(\d{0,100})(?:\\(?:overline|bar|dot)\s*"
+    r"(?:\{\s*(\d{1,100})\s*\}|(\d))|\((\d{1,100})\))(?!\d)"
+)
+# A decimal that repeats itself three times, and then has dots: 0.333..., 0.1666...
+_DOTTED = re.compile(
+    r"(?<![\d.,])(\d{1,100}\.\d{0,20}?)(\d{1,6})\2{2,20}(?:\.\.\.|…|\\l?dots(?![a-zA-Z]))(?!\s*\d)"
 )
 
 
@@ -103,7 +109,7 @@ def thousands(text: str) -> str:
 
 def repeating(text: str) -> str:
     r"""Return a text whose repeating decimals are fractions: ``0.\overline{3}`` is a third."""
-    return _REPEATING.sub(_as_fraction, text)
+    return _REPEATING.sub(_as_fraction, _DOTTED.sub(r"\1\\overline{\2}", text))
 
 
 def mixed(text: str) -> str:
@@ -132,7 +138,7 @@ def _without_style(styled: re.Match[str]) -> str:
 
 
 def _as_fraction(number: re.Match[str]) -> str:
-    whole, once, group, digit = number.groups()
-    period = group or digit
+    whole, once, *periods = number.groups()
+    period = next(filter(None, periods))
     above = int(f"{whole}{once}{period}") - int(f"{whole}{once}" or "0")
     return f"\\frac{{{above}}}{{{10 ** len(once) * (10 ** len(period) - 1)}}}"

@@ -9,7 +9,10 @@ from decimal import Decimal
 from typing import Any
 
 import sympy
-from math_verify import grader, parse, verify
+from latex2sympy2_extended import NormalizationConfig
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, grader, parse, verify
+
+from vf.rubrics.outcomes.units import differ, without_unit
 
 # It warns at every call that its own time limits are off. The process has one, which also stops
 # what is computed in C; theirs does not.
@@ -18,6 +21,15 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 _NUMBER = re.compile(r"\d+")
 _LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")  # alone: no command, word or unit
 _SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+\.?\d*|\.\d+)[eE]([-+]?\d{1,3})(?![\w.^])")
+# Math-Verify would leave out any word behind a number, and letters that are variables, as in 2t.
+_READING = (
+    LatexExtractionConfig(
+        normalization_config=NormalizationConfig(
+            units=False, malformed_operators=True, nits=True, boxed="all"
+        )
+    ),
+    ExprExtractionConfig(),
+)
 _OTHER_NUMBER, _OTHER_LETTER = "7919", "Q"
 # The power of a unit at the end, as in 25 \text{ cm}^2: Math-Verify leaves units out.
 _UNIT_POWER = re.compile(r"(?<=[a-zA-Z}])\s*\^\s*(?:[23]|\{[23]\})$")
@@ -48,22 +60,31 @@ def _all_equal(golden: str, stated: list[str], precision: int) -> bool | None:
 
 
 def _each_equals(golden: str, stated: list[str], precision: int) -> bool | None:
-    wanted = _read(golden)
-    if not wanted:
+    value, unit = without_unit(golden)
+    if not _read(golden):
         return None
+    letters = _LETTER.search(value) is not None
     for text in stated:
         if text == golden:  # some, such as 12:00, have no value that equals itself
             continue
-        found = _read(text)
-        # Of an equation between numbers, such as 3 = 5, Math-Verify reads the end.
-        if not found or (isinstance(found[0], sympy.Eq) and not found[0].lhs.free_symbols):
+        without, other = without_unit(text, letters=letters)
+        if differ(unit, other):
             return False
-        if not verify(wanted, found, float_rounding=precision, timeout_seconds=None):
+        # A letter that is no unit: 2t is 2 t.
+        if not (_same(value, without, precision) or _same(golden, text, precision)):
             return False
-        letters = _LETTER.search(golden) is not None
         if _unread(text, letters) - _unread(golden, letters):
             return False
     return bool(stated)
+
+
+def _same(golden: str, stated: str, precision: int) -> bool:
+    found = _read(stated)
+    # Of an equation between numbers, such as 3 = 5, Math-Verify reads the end.
+    if not found or (isinstance(found[0], sympy.Eq) and not found[0].lhs.free_symbols):
+        return False
+    wanted = _read(golden)
+    return bool(verify(wanted, found, float_rounding=precision, timeout_seconds=None))
 
 
 def _unread(text: str, letters: bool) -> Counter[str]:
@@ -73,8 +94,12 @@ def _unread(text: str, letters: bool) -> Counter[str]:
     its value shows all of them as they are written, each number is replaced by another: where that
     changes nothing, it was not read.
     """
+
+    def read(text: str) -> list[Any]:
+        return _read(without_unit(text, letters=letters)[0])[:1]
+
     text = _UNIT_POWER.sub("", text)
-    value = _read(text)[:1]
+    value = read(text)
     places = [*_NUMBER.finditer(text), *(_LETTER.finditer(text) if letters else ())]
     nodes = sympy.preorder_traversal(value)
     shown = Counter(str(node) for node in nodes if getattr(node, "is_Atom", False))
@@ -83,13 +108,14 @@ def _unread(text: str, letters: bool) -> Counter[str]:
         return unread
     for place in places:
         other = _OTHER_NUMBER if place[0].isdecimal() else _OTHER_LETTER
-        if _read(f"{text[: place.start()]}{other}{text[place.end() :]}")[:1] == value:
+        if read(f"{text[: place.start()]}{other}{text[place.end() :]}") == value:
             unread[place[0]] += 1
     return unread
 
 
 def _read(text: str) -> list[Any]:
-    return list(parse(f"\\boxed{{{text}}}", fallback_mode="no_fallback", parsing_timeout=None))
+    boxed = f"\\boxed{{{text}}}"
+    return list(parse(boxed, _READING, fallback_mode="no_fallback", parsing_timeout=None))
 
 
 _MAX_DECIMALS_EXPONENT = 15  # from here on, a double has no decimals

@@ -30,7 +30,7 @@ _DIGIT = re.compile(r"\d")
 # LaTeX's numbers as the pattern above reads them, and what makes no other number of one.
 _FRACTION = re.compile(r"\\[dtc]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
 _POWER_OF_TEN = re.compile(
-    r"(?<=\d)\s*(?:\\times|\\cdot|×|·|⋅|\*)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*(-?\d+)\s*\}|(-?\d+))"
+    r"(?<=\d)\s*(?:\\times|\\cdot|[×·⋅*xX])\s*10\s*(?:\^|\*\*)\s*(?:\{\s*(-?\d+)\s*\}|(-?\d+))"
 )
 _RAISED = re.compile(r"(?<=[×·⋅*]10)[⁻⁰¹²³⁴-⁹]+|(?<=[×·⋅*] 10)[⁻⁰¹²³⁴-⁹]+")
 _DEGREES = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})")
@@ -64,7 +64,7 @@ _CHANGES_LAST = re.compile(
     r"|\s*(?:point\b|and\s+(?:a|one|two|three)\s)|\s+or\s+(?:more|less|fewer|so|higher|lower)\b"
     r"|\s*[√π∞±∓^×÷·≤≥≠]|\s*[<>](?![^<>]*>)|\+|\s*-\s*$|-ish\b"
     r"|\s*\\(?:pi|sqrt|pm|mp|times|cdot|div|infty|leq?|geq?|neq?)(?![a-zA-Z])"
-    r"|\s*(?:squared|cubed|factorial|grand)\b|\s+(?:to\s+the|less|fewer)\s"
+    r"|\s+(?:to\s+the|less|fewer)\s"
     r"|\s+in\s+(?:binary|octal|hex|base)|\s+and\s*/\s*or\b|,?\s+give\s+or\s+take\b"
     r"|\W{0,3}(?:(?:is|was|are|would\s+be|seems)\s*)?(?:not|n['’]t|no|never|wrong|incorrect|false)\b",
     re.IGNORECASE,
@@ -81,7 +81,8 @@ def numeric(
     Its sign may be any dash, with spaces or a currency behind it (``–5``, ``- 5``, ``-$5``), or a
     word (``minus 5``). Words and units around it do not matter, but anything that changes its value
     makes it invalid: a second number, in digits or in words, ``5 million``, ``x - 5``, ``√5``, ``≥
-    5``, ``at least 5``, ``5 is wrong``. Compared without rounding, however large.
+    5``, ``at least 5``, ``5 or so``, ``5 is wrong``. Doubt does not, for the number is held to its
+    value: ``about 5``, ``maybe 5``, ``5?``. Compared without rounding, however large.
 
     Range: 0 or 1.
 

@@ -28,7 +28,8 @@ _ANOTHER = {"and", "or", "else", "otherwise", "alternatively"}  # "B or the last
 _BEFORE_LABEL = {"option", "choice", "letter", "answer", "the", "is"}
 _NO_NOUNS = _ANOTHER | {"maybe", "perhaps", "possibly", "probably", "also", "too", "is", "as"}
 _NAMES = {"option", "choice", "letter"}  # before a label, wherever they are
-_BEFORE_LABEL |= {"best", "correct", "final", "right"}
+_BEFORE_LABEL |= {"best", "correct", "final", "right", "my", "it", "i", "choose", "pick", "select"}
+_BEFORE_LABEL |= {"so", "thus", "therefore", "hence"}
 # What denies an answer behind its label and a verb: "B is wrong", "B cannot be right".
 _VERBS = {"is", "isn", "was", "wasn", "are", "would", "wouldn", "can", "cannot", "could", "couldn"}
 _DENIALS = {"not", "t", "cannot", "never", "wrong", "incorrect", "false", "mistake", "unlikely"}
@@ -242,22 +243,31 @@ def _pick(text: str, labels: list[str]) -> str | None:
     first = by_name.get(words[0].casefold()) if words else None
     if words[1:] and words[1].casefold() in _ANOTHER:
         return None
-    rest = words[1:]
+    rest = _without_article(words[1:])
     if rest and rest[0].casefold() in _VERBS and not _DENIALS.isdisjoint(map(str.casefold, rest)):
         return None
     others = {word for word in rest if word in labels}
     if len(words) <= 4:  # "b or c": in so short an answer, small letters count too
-        others |= {by_name[w.casefold()] for w in _without_article(rest) if w.casefold() in by_name}
+        others |= {by_name[w.casefold()] for w in rest if w.casefold() in by_name}
     named = (b.casefold() for a, b in pairwise(words) if a.casefold() in _NAMES)
     others |= {by_name[name] for name in named if name in by_name}
     return first if others <= {first} else None
 
 
 def _without_article(words: list[str]) -> list[str]:
-    """Return the words without an "a" that is the article of the word behind it."""
-    articles = {at for at, (a, b) in enumerate(pairwise(words)) if a == "a" and _is_noun(b)}
+    """Return the words without an "a", or an "A" before them, that is the article of a word."""
+    articles = {
+        at
+        for at, (a, b) in enumerate(pairwise(words))
+        if (a == "a" or (a == "A" and at == 0)) and _is_noun(b)
+    }
     return [word for at, word in enumerate(words) if at not in articles]
 
 
 def _is_noun(word: str) -> bool:
-    return len(word) > 1 and word.isalpha() and word.casefold() not in _NO_NOUNS
+    return (
+        len(word) > 1
+        and word.isalpha()
+        and not word.endswith("ly")
+        and word.casefold() not in _NO_NOUNS | _VERBS
+    )

@@ -45,7 +45,71 @@ HEDGED = [
     "7 or possibly another",
     "7 or something else",
     "7 or not",
+    # "Or" in other languages, beside numbers in digits or words
+    "6 oder 7",
+    "sechs oder 7",
+    "7 oder mehr",
+    "6 o 7",
+    "7 o seis",
+    "sept ou 7",
+    "шесть или 7",
+    "7 lub sześć",
+    "altı veya 7",
+    "7 hoặc sáu",
+    "6或7",
+    "7 または 6",
+    "여섯 또는 7",
+    "ستة أو 7",
+    "7 או שש",
 ]
+# One number of which somebody is not sure, or which is rounded: it is held to its value, and names
+# no other. An expression is all that math_equal reads, so words are variables to it.
+UNSURE = [
+    "about 7",
+    "roughly 7",
+    "approximately 7",
+    "approx. 7",
+    "around 7",
+    "~7",
+    "≈ 7",
+    "close to 7",
+    "maybe 7",
+    "probably 7",
+    "I think 7",
+    "7, I guess",
+    "7?",
+    "7 (?)",
+    "7 perhaps",
+    "etwa 7",
+    "environ 7",
+    "около 7",
+]
+# An "or", even without a second number, and what says that it is another one: no answer.
+ANOTHER = [
+    "7 or so",
+    "7, more or less",
+    "7 give or take",
+    "7-ish",
+    "almost 7",
+    "nearly 7",
+    "just under 7",
+    "7 halves",
+    "7 tenths",
+    "7 hundredths",
+    "7 score",
+    "7 doubled",
+    "7 squared",
+    "7 wrong",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [*((each, 1.0) for each in UNSURE), *((each, 0.0) for each in ANOTHER)]
+)
+def test_doubt_is_no_second_answer(text: str, value: float) -> None:
+    assert score(NUMERIC, text, 7) == value
+    assert score(NUMERIC, text, 8) == 0.0
+    assert value or score(MATH, text, "7") == 0.0
 
 
 @pytest.mark.parametrize("hedge", HEDGED)
@@ -75,7 +139,14 @@ def test_hedges_in_the_text_of_latex_do_not_pay(hedge: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["the one answer is 7", "7 is the one", "7 seconds", "the first is 7", "about 7", "7 of them"],
+    [
+        "the one answer is 7",
+        "7 is the one",
+        "7 seconds",
+        "the first is 7",
+        "7 o'clock",
+        "7 of them",
+    ],
 )
 def test_words_that_are_no_second_number_do_not_matter(text: str) -> None:
     assert hedges(text) == set()
