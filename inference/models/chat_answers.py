@@ -21,24 +21,31 @@ FINISH: dict[str, FinishReason] = {
     # OpenAI, Anthropic, Gemini, Hugging Face's TGI, Together, Cohere
     **dict.fromkeys(("stop", "tool_calls", "function_call", "tool_call", "complete"), "stop"),
     **dict.fromkeys(("end_turn", "tool_use", "stop_sequence", "eos", "eos_token"), "stop"),
+    **dict.fromkeys(("completed", "finished", "done", "end", "stop_token"), "stop"),
     "function_call_filter": "stop",  # Gemini, Bedrock: the call that the model wrote cannot be read
     **dict.fromkeys(("malformed_function_call", "malformed_tool_use"), "stop"),
     **dict.fromkeys(("unexpected_tool_call", "too_many_tool_calls"), "stop"),
     # Mistral, Anthropic, Zhipu, MiniMax; vLLM stops what only repeats itself
     **dict.fromkeys(("length", "max_tokens", "model_length", "max_output"), "length"),
+    **dict.fromkeys(("max_output_tokens", "max_length", "max_new_tokens", "incomplete"), "length"),
+    **dict.fromkeys(("context_length_exceeded", "context_window_exceeded"), "length"),
     **dict.fromkeys(("model_context_window_exceeded", "error_limit", "repetition"), "length"),
     # OpenAI and Azure, Gemini, Zhipu, Cohere, Bedrock
     **dict.fromkeys(("content_filter", "content_filtered", "safety"), "content_filter"),
     **dict.fromkeys(("recitation", "blocklist", "prohibited_content", "spii"), "content_filter"),
     **dict.fromkeys(("sensitive", "error_toxic", "guardrail_intervened"), "content_filter"),
+    **dict.fromkeys(("language", "model_armor", "image_safety", "no_image"), "content_filter"),
+    **dict.fromkeys(("image_prohibited_content", "image_recitation"), "content_filter"),
     "refusal": "refusal",
 }
-# The server was interrupted: OpenRouter, Mistral, Zhipu, DeepSeek, vLLM, SGLang, Ollama, Cohere.
+# The server was interrupted: OpenRouter, Mistral, Zhipu, DeepSeek, vLLM, SGLang, Ollama, Cohere,
+# Gemini, which gives no cause.
 FAILED = frozenset(
     {
         *("error", "network_error", "abort", "aborted", "insufficient_system_resource"),
         *("cancelled", "canceled", "user_cancel", "timeout", "failed", "unload"),
         *("server_error", "internal_error", "internal_server_error", "model_error", "unknown"),
+        *("load", "preempted", "overloaded", "other", "image_other", "unspecified"),
     }
 )
 # How providers say that a prompt, or a prompt and max_tokens, are more than the context holds.
@@ -146,6 +153,8 @@ def read_object(text: str | bytes, who: str) -> dict[str, Any]:
     Raises:
         Garbled: It is none.
     """
+    if isinstance(text, str):
+        text = text.removeprefix("\ufeff")
     try:
         answer = pydantic_core.from_json(text)
     except ValueError as error:
@@ -229,9 +238,10 @@ def _reason(given: object, who: str) -> FinishReason | None:
         Unavailable: The server was interrupted.
         ModelError: It is not known what it means.
     """
-    if given is None or given == "":
+    name = "" if given is None else str(given).partition(":")[0].strip().lower()
+    name = re.sub(r"^finish_?reason[._]", "", name)  # how an enumeration prints itself
+    if name in ("", "null", "none"):
         return None
-    name = str(given).partition(":")[0].strip().lower()
     if name in FINISH:
         return FINISH[name]
     problem = f"{who}: the answer ended with finish_reason {str(given)[:100]!r}"
@@ -243,12 +253,19 @@ def _reason(given: object, who: str) -> FinishReason | None:
 def _message(said: Mapping[str, Any], who: str, conversation: Conversation) -> Message:
     """Return a message, with ids of its calls that no other call of the conversation has."""
     raw = {**said, "role": "assistant"}
-    if not raw.get("tool_calls") and isinstance(raw.get("function_call"), Mapping):
-        raw["tool_calls"] = [{"type": "function", "function": raw.pop("function_call")}]
+    if isinstance(calls := raw.get("tool_calls"), Mapping):
+        calls = [calls]
+    if not calls and (only := raw.pop("function_call", None)):
+        calls = [{"type": "function", "function": only}]
+    if isinstance(calls, list):
+        raw["tool_calls"] = [_as_call(call) for call in calls if call]
+    if isinstance(content := raw.get("content"), list | dict):
+        parts = content if isinstance(content, list) else [content]
+        raw["content"] = [_as_part(part) for part in parts if part]
     try:
         message = Message.from_openai(raw)
     except ConfigError as error:  # one answer is at fault, and no setting
-        raise ModelError(f"{who}: the answer cannot be read: {error}") from error
+        raise Garbled(f"{who}: the answer cannot be read: {error}") from error
     if said.get("refusal") and not message.content:
         message.content = str(said["refusal"])
     if message.tool_calls:
@@ -266,6 +283,27 @@ def _message(said: Mapping[str, Any], who: str, conversation: Conversation) -> M
         raw["tool_calls"] = calls
     message.raw = raw
     return message
+
+
+def _as_call(call: Any) -> Any:
+    """Return a call in OpenAI's form, if it has another: without a function, or without a name."""
+    if not isinstance(call, Mapping):
+        return call
+    function = call.get("function", call if "name" in call else None)
+    if not isinstance(function, Mapping) or ("name" in function and function is not call):
+        return call
+    named = {"name": function.get("name", ""), "arguments": function.get("arguments")}
+    rest = {name: value for name, value in call.items() if name not in ("name", "arguments")}
+    return {"type": "function", **rest, "function": named}
+
+
+def _as_part(part: Any) -> Any:
+    """Return a part of a message as a part, and its text as a text."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if isinstance(part, Mapping) and part.get("type") == "text" and part.get("text") is None:
+        return {**part, "text": ""}
+    return part
 
 
 def _ids(turn: int) -> Iterator[str]:

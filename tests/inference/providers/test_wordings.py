@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 import vf
-from tests.inference.providers.shapes import Refusal
+from tests.inference.providers.shapes import Body, Refusal
 from tests.inference.providers.table import PROVIDERS
 from tests.inference.providers.test_readers import chat, respond
 from vf.inference.model import ContextFull, Conversation
-from vf.inference.models.chat_answers import Refused, TooLong, failure
+from vf.inference.models.chat_answers import (
+    Refused,
+    TooLong,
+    as_sent,
+    failure,
+    read_object,
+    read_reply,
+)
+from vf.inference.wire import Unavailable
 from vf.runtime.errors import ModelError
 
 FULL = [
@@ -146,12 +155,71 @@ def test_other_refusals_are_no_full_context(text: str) -> None:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "reason", ["malformed_tool_use", "UNEXPECTED_TOOL_CALL", "too_many_tool_calls"]
-)
-def test_an_unreadable_call_ends_an_answer(reason: str) -> None:
-    answer = PROVIDERS["openai"].answer("Hello!", reason=reason)
-    assert respond(chat, (200, answer))[0].finish_reason == "stop"
+# By what they mean, the ends of answers that no provider of the table has.
+ENDS = {
+    "stop": (
+        *("malformed_tool_use", "UNEXPECTED_TOOL_CALL", "too_many_tool_calls", "completed", "done"),
+        *("FinishReason.STOP", "FINISH_REASON_STOP", " Stop ", "null", "None", "", None),
+    ),
+    "length": ("max_output_tokens", "incomplete", "FINISH_REASON_MAX_TOKENS", "max_length"),
+    "content_filter": ("RECITATION", "LANGUAGE", "MODEL_ARMOR", "IMAGE_SAFETY", "SPII"),
+    "failed": ("OTHER", "FINISH_REASON_UNSPECIFIED", "load", "preempted", "overloaded"),
+    "unknown": ("pause_turn", True, 5, [], {}, "stop it"),
+}
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(k, each) for k in ENDS for each in ENDS[k]])
+def test_the_end_of_an_answer_is_read_by_every_name_that_it_has(kind: str, reason: Any) -> None:
+    answer = PROVIDERS["openai"].answer("Hello!")
+    answer["choices"][0]["finish_reason"] = reason
+    conversation = Conversation([vf.Message("user", "x")])
+    if kind == "failed":
+        with pytest.raises(Unavailable, match="was interrupted"):
+            read_reply(answer, "m", conversation)
+    elif kind == "unknown":
+        with pytest.raises(ModelError, match="which is not known"):
+            read_reply(answer, "m", conversation)
+    else:
+        assert read_reply(answer, "m", conversation).finish_reason == kind
+
+
+ONE = [("f", "{}")]
+FUNCTION = {"name": "f", "arguments": "{}"}
+SHAPES: list[tuple[Body, str, list[tuple[str, str]]]] = [
+    ({"content": "Hi", "tool_calls": []}, "Hi", []),
+    ({"content": "Hi", "tool_calls": [None]}, "Hi", []),
+    ({"content": "Hi", "tool_calls": [{}], "function_call": {}}, "Hi", []),
+    ({"content": None, "function_call": FUNCTION}, "", ONE),
+    ({"content": None, "tool_calls": {"id": "a", "function": FUNCTION}}, "", ONE),
+    ({"content": None, "tool_calls": [{"id": "a", **FUNCTION}]}, "", ONE),
+    ({"content": None, "tool_calls": [{"type": None, "function": FUNCTION}]}, "", ONE),
+    ({"content": None, "tool_calls": [{"function": {"arguments": "{}"}}]}, "", [("", "{}")]),
+    ({"content": None, "tool_calls": [{"function": {"name": "f"}}]}, "", ONE),
+    ({"content": ["Hi", " there"]}, "Hi there", []),
+    ({"content": {"type": "text", "text": "Hi"}}, "Hi", []),
+    ({"content": [None, {"type": "text", "text": None}]}, "", []),
+]
+
+
+@pytest.mark.parametrize(("message", "content", "calls"), SHAPES)
+def test_a_message_is_read_in_whatever_shape_it_has(
+    message: Body, content: str, calls: list[tuple[str, str]]
+) -> None:
+    body = {"choices": [{"finish_reason": "stop", "message": message}]}
+    text = "\ufeff" + json.dumps(body)
+    reply = read_reply(read_object(text, "m"), "m", Conversation([vf.Message("user", "x")]))
+    assert reply.message.content == content
+    assert [(call.name, call.arguments) for call in reply.message.tool_calls] == calls
+    sent = as_sent(reply.message)
+    assert vf.Message.from_openai(sent) == reply.message
+    assert len(sent.get("tool_calls", ())) == len(calls)
+
+
+@pytest.mark.parametrize("message", [{"content": 5}, {"content": "", "tool_calls": "[]"}])
+def test_a_message_that_cannot_be_read_is_asked_for_again(message: Body) -> None:
+    body = {"choices": [{"finish_reason": "stop", "message": message}]}
+    with pytest.raises(Unavailable, match="cannot be read"):
+        read_reply(body, "m", Conversation([vf.Message("user", "x")]))
 
 
 @pytest.mark.parametrize("code", [1004, 1008, 2013])
