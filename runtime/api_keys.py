@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import os
 import re
 import traceback
+from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -119,8 +121,22 @@ def hide(text: str, *keys: str | None) -> str:
     """Return a text without keys, which a server may have repeated."""
     for key in keys:
         if key and len(key) >= _LEAST:
-            text = text.replace(key, HIDDEN)
+            text = _spellings(key).sub(HIDDEN, text)
     return text
+
+
+@cache
+def _spellings(key: str) -> re.Pattern[str]:
+    """Return a pattern of a key, as it is and as JSON, URLs and HTML may write its signs."""
+    return re.compile("".join(map(_spelling, key)))
+
+
+def _spelling(sign: str) -> str:
+    if sign.isalnum():
+        return sign
+    number = ord(sign)
+    escaped = rf"\\u(?i:{number:04x})|%(?i:{number:02x})|&#(?:{number}|x(?i:{number:x}));"
+    return rf"(?:\\?{re.escape(sign)}|{escaped}|{re.escape(html.escape(sign))})"
 
 
 def tells(error: BaseException, *keys: str | None) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import logging
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -20,7 +22,7 @@ from tests.inference.providers.table import PROVIDERS
 from tests.rubrics.one_answer import answered
 from vf.inference.vllm.admin import Admin
 from vf.inference.wire import JsonClient
-from vf.runtime.api_keys import check_variable, clean_key
+from vf.runtime.api_keys import HIDDEN, check_variable, clean_key, hide
 from vf.runtime.errors import ConfigError, EngineError, ModelError, RubricError
 from vf.runtime.visible import VisibleFormatter
 from vf.trainer.commands.main import main
@@ -82,6 +84,28 @@ def test_a_key_that_the_server_repeats_is_shown_nowhere(
         said = evaluate(capsys, caplog, "-b", url)
     assert said.strip()
     assert KEY not in said
+
+
+SIGNS = 'sk-a"b\\c/d+e=f&g<h>%0123'
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        SIGNS,
+        json.dumps(SIGNS)[1:-1],
+        json.dumps(SIGNS)[1:-1].replace("/", "\\/"),
+        "".join(sign if sign.isalnum() else f"\\u{ord(sign):04X}" for sign in SIGNS),
+        "".join(sign if sign.isalnum() else f"\\u{ord(sign):04x}" for sign in SIGNS),
+        quote(SIGNS, safe=""),
+        quote(SIGNS, safe="").lower(),
+        html.escape(SIGNS),
+        repr(SIGNS)[1:-1],
+    ],
+)
+def test_a_key_is_hidden_however_its_signs_are_escaped(spelled: str) -> None:
+    body = f'{{"error": {{"message": "no such key: {spelled}"}}}}'
+    assert hide(body, SIGNS) == body.replace(spelled, HIDDEN)
 
 
 IN_URLS: dict[str, Callable[[str], str]] = {
