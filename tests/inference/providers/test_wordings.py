@@ -156,7 +156,7 @@ def test_other_refusals_are_no_full_context(text: str) -> None:
 
 
 # By what they mean, the ends of answers that no provider of the table has.
-ENDS = {
+ENDS: dict[str, tuple[Any, ...]] = {
     "stop": (
         *("malformed_tool_use", "UNEXPECTED_TOOL_CALL", "too_many_tool_calls", "completed", "done"),
         *("FinishReason.STOP", "FINISH_REASON_STOP", " Stop ", "null", "None", "", None),
