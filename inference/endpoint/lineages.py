@@ -13,6 +13,7 @@ from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import NOT_SAMPLED, Branch, Fork, Lineage, ToolEvent, Trace, Turn
 
 _SHOWN = 60  # characters of a message that a reason quotes
+_AT_ONCE = 256  # messages that are compared in one step: mostly, they are the same objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Lineages:
         self._trace = trace
         self._key = uuid4().hex  # one server answers the whole rollout
         self._known: list[Known] = []
+        self._tools: list[list[dict[str, Any]]] = []  # all that were offered, each once
         self._calls: dict[str, tuple[int, str]] = {}  # unanswered; by id: turn and name
 
     def begin(self, messages: Sequence[Message], tools: list[dict[str, Any]], number: int) -> Start:
@@ -92,6 +94,7 @@ class Lineages:
             tools: The tools that it offers.
             number: Differs from that of every other answer of the rollout.
         """
+        tools = next((each for each in self._tools if each == tools), tools)
         known, mark = self._longest(messages, tools)
         if known is None or mark is None:
             return Start(Conversation(list(messages), tools, turn=number, key=self._key))
@@ -166,7 +169,8 @@ class Lineages:
         rank = (0, False)
         for known in self._known:
             record = known.record
-            if len(messages) < rank[0] or record.tools != tools:
+            least = max(rank[0], known.marks[0].messages)
+            if len(messages) < least or record.tools is not tools:
                 continue
             shared = _shared(known, messages)
             mark = next((mark for mark in reversed(known.marks) if mark.messages <= shared), None)
@@ -190,6 +194,8 @@ class Lineages:
             parent=None if start.left is None else start.left.place,
         )
         known = Known(record, len(self._known))
+        if not any(each is record.tools for each in self._tools):
+            self._tools.append(record.tools)
         if start.mark is not None and start.left is not None:
             record.messages += start.left.record.messages[: start.mark.messages]
             stops = start.left.stops.items()
@@ -206,14 +212,16 @@ class Lineages:
         messages, tools = asked.messages, asked.tools
         nearest, shared = self._known[0], -1
         for known in self._known:
+            if len(known.record.messages) < shared:
+                continue
             alike = _shared(known, messages)
-            if (alike, known.record.tools == tools) > (shared, nearest.record.tools == tools):
+            if (alike, known.record.tools is tools) > (shared, nearest.record.tools is tools):
                 nearest, shared = known, alike
         record = nearest.record
         again = shared == len(messages) == record.prompt_messages
-        if record.tools == tools and again:
+        if record.tools is tools and again:
             return nearest, Fork(turn, "the agent asked again with the same messages", "parallel")
-        if record.tools != tools and (again or shared >= nearest.marks[0].messages):
+        if record.tools is not tools and (again or shared >= nearest.marks[0].messages):
             return None, Fork(turn, _tools_differ(record.tools, tools), "tools")
         differs = f"message {shared} differs: "
         differs += f"{_shown(record.messages, shared)} became {_shown(messages, shared)}"
@@ -282,11 +290,15 @@ def _canonical(arguments: str) -> str:
 def _shared(known: Known, asked: Sequence[Message]) -> int:
     """Return how many messages a conversation and a request have in common at the beginning."""
     messages, stops = known.record.messages, known.stops
-    pairs = enumerate(zip(messages, asked, strict=False))
-    return next(
-        (place for place, pair in pairs if not same(*pair, stops.get(place, ""))),
-        min(len(messages), len(asked)),
-    )
+    least = min(len(messages), len(asked))
+    for first in range(0, least, _AT_ONCE):
+        places = range(first, min(first + _AT_ONCE, least))
+        if messages[first : places.stop] == asked[first : places.stop]:
+            continue
+        for place in places:
+            if not same(messages[place], asked[place], stops.get(place, "")):
+                return place
+    return least
 
 
 def _tools_differ(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:

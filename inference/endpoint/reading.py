@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
 from vf.inference.endpoint.dialect import Refusal
-from vf.inference.request_limits import MOST_PARTS
+from vf.inference.request_limits import MOST_FIELDS, MOST_PARTS
 from vf.traces.messages import Message, ToolCall
 
 _CODES = {
@@ -21,6 +21,8 @@ _CODES = {
 
 # A request's fields: no other ones, and of no other type.
 EXACT = ConfigDict(extra="forbid", strict=True)
+
+_READ_ONE_BY_ONE = ("messages", "input")  # which have limits of their own
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
@@ -33,6 +35,10 @@ def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:
     """
     if not isinstance(body, dict):
         raise Refusal(f"the body must be a JSON object, got {_kind(body)}")
+    # Each wrong entry would be a problem of its own, and all of them are made before one is told.
+    for where, value in (("the body", body), *body.items()):
+        if isinstance(value, dict | list) and where not in _READ_ONE_BY_ONE:
+            check_count(value, where, MOST_FIELDS)
     try:
         return kind.model_validate(body)
     except ValidationError as error:
@@ -67,7 +73,7 @@ def entries(raw: Any, where: str, most: int = MOST_PARTS) -> list[tuple[str, dic
     return found
 
 
-def check_count(raw: Sequence[Any], where: str, most: int = MOST_PARTS) -> None:
+def check_count(raw: Collection[Any], where: str, most: int = MOST_PARTS) -> None:
     """Raise Refusal if a list has more than ``most`` entries."""
     if len(raw) > most:
         raise Refusal(f"{where} has {len(raw):,} entries; at most {most:,} are read", param=where)

@@ -55,6 +55,7 @@ class Answering(Protocol):
     strict_model: bool
     stored: Mapping[str, Sequence[Message]]
     reading: asyncio.Lock
+    turns: asyncio.Semaphore
     context: int | None
 
     async def answer(self, asked: Asked, *, key: int | None, retry: bool) -> Answered:
@@ -151,7 +152,8 @@ class _Server:
             if request.method != "POST":
                 return _listed(request, path, session)
             rollout = request.match_info["rollout"]
-            async with self.bodies.read(request, rollout, session.context) as raw:
+            body = self.bodies.read(request, rollout, session.context)
+            async with session.turns, body as raw:
                 return await _respond(request, raw, path, dialect, session)
         except Refusal as refusal:
             return _failure(dialect, refusal)

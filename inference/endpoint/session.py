@@ -31,6 +31,7 @@ from vf.inference.model import (
 )
 from vf.inference.models.token_model import PromptTooLong, TokenModel
 from vf.inference.rendering.next_prompt import Unrenderable
+from vf.inference.request_limits import MOST_REQUESTS
 from vf.runtime.errors import ConfigError, InfrastructureError, ModelError
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
@@ -53,6 +54,7 @@ class Session:
         strict_model: Whether only requests for ``endpoint.model`` are answered.
         stored: The conversations behind the answers so far, by :attr:`Answered.id`.
         reading: Held while a request's body is read, which may be in a thread.
+        turns: Held by each request from when its body is read until it is answered.
         context: How many tokens the model's context holds, or None.
     """
 
@@ -74,7 +76,7 @@ class Session:
         self.reward: float | None = None
         self._stored: dict[str, tuple[list[Message], int]] = {}
         self.stored: Mapping[str, Sequence[Message]] = Stored(self._stored)
-        self.reading = asyncio.Lock()
+        self.reading, self.turns = asyncio.Lock(), asyncio.Semaphore(MOST_REQUESTS)
         self._rendering = asyncio.Lock()
         self.context = context_size(model)
         self._model = model

@@ -20,6 +20,8 @@ from tests.inference.endpoint.rollout_talk import (
     say,
     token_model,
 )
+from vf.inference.endpoint import lineages
+from vf.inference.endpoint.lineages import same
 from vf.inference.models.scripted_model import ScriptedModel
 from vf.traces.messages import Message
 from vf.traces.trace import Branch, Trace
@@ -264,6 +266,31 @@ def test_traces_of_several_lineages_survive_json() -> None:
 
     trace, _ = rolled(work)
     assert Trace.from_json(trace.to_json()) == trace
+
+
+def test_many_lineages_of_long_conversations_are_not_compared_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many times as there are lineages, the event loop would wait for it."""
+    compared = []
+
+    def counted(*args: Any) -> bool:
+        compared.append(args)
+        return same(*args)
+
+    monkeypatch.setattr(lineages, "same", counted)
+
+    async def run() -> Trace:
+        async with opened(token_model(Texts(["Yes."]))) as (_, agent, trace):
+            for place in range(6):
+                tools = [{**TOOL, "function": {**TOOL["function"], "name": f"look{place % 2}"}}]
+                await say(agent, [USER] * 300, tools=tools)
+        return trace
+
+    trace = asyncio.run(run())
+    assert [fork.kind for fork in trace.forks] == ["tools", *["parallel"] * 4]
+    assert [lineage.parent for lineage in trace.lineages] == [None, None, 0, 1, 0, 1]
+    assert len(compared) < 300
 
 
 @pytest.mark.parametrize("put_back", ["", "END"])
