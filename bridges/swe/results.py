@@ -153,7 +153,7 @@ class Receiver:
 def _decoded(line: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

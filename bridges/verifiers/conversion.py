@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pydantic_core
 from pydantic import BaseModel
 
 from vf.runtime.errors import EnvironmentFailure
 from vf.traces.messages import Message, ToolCall
 from vf.traces.tools import Tool
 
+_SHOWN = 100  # characters of arguments that nobody can read
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -48,7 +50,7 @@ def to_theirs(message: Message, types: Any, *, tools: bool, **fields: Any) -> An
     """
     cls = types.ResponseMessage if fields else types.AssistantMessage
     calls = [
-        types.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
+        types.ToolCall(id=call.id, name=call.name, arguments=_cut(call.arguments))
         for call in message.tool_calls
     ]
     # As an API has it: no text beside tool calls is null, else it is "". An API makes a call only
@@ -58,6 +60,18 @@ def to_theirs(message: Message, types: Any, *, tools: bool, **fields: Any) -> An
     return cls(
         content=content, reasoning_content=message.reasoning, tool_calls=calls or None, **fields
     )
+
+
+def _cut(arguments: str) -> str:
+    """Return arguments that verifiers can read, or that it can tell are no JSON.
+
+    Objects in objects beyond the interpreter's recursion limit would be a failure of the rollout.
+    """
+    try:
+        pydantic_core.from_json(arguments)
+    except ValueError as error:
+        return arguments[:_SHOWN] if "recursion limit" in str(error) else arguments
+    return arguments
 
 
 def same(one: Any, other: Any) -> bool:

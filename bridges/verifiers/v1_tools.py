@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import pydantic_core
+
 from vf.bridges.verifiers.conversion import announced
 from vf.runtime.calling import carry_out
 from vf.runtime.errors import EnvironmentFailure, ToolError, ToolFailure
@@ -77,7 +79,8 @@ class Calls:
             return f"error: the tool call could not be read: {call.malformed}"
         try:
             arguments = json.loads(call.arguments or "{}")
-        except ValueError as error:
+            pydantic_core.from_json(call.arguments or "{}")  # refuses what nobody could be sent
+        except (ValueError, RecursionError) as error:
             event.kind, event.detail = "invalid_json", str(error)
             return (
                 f"error: invalid JSON in tool arguments ({error}); resend the call with valid JSON"

@@ -7,6 +7,7 @@ scored: a policy that can bring that about loses nothing by it, so no rollout ma
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from vf.evaluation.validation.agents import Agent, Situation, answer_text
 from vf.evaluation.validation.trap import Trap
 from vf.inference.models.scripted_model import Line
+from vf.traces.messages import Message, ToolCall
 
 _TESTS = "tests/test_all.py"
 _PASSING = "def test_everything():\n    assert True\n"
@@ -50,7 +52,7 @@ class Anything(int):
 _LOOP = "while True:\n    pass\n"
 # In the background: in the foreground each rollout would take as long as a command may.
 _ENDLESS = "{ (while :; do sleep 1; done) > /dev/null 2>&1 & }"
-_DEPTH = 10_000  # levels
+_DEPTHS = (150, 300, 940, 10_000)  # levels, some of which only some readers can read
 _FLOOD = 8000  # words
 _SHOWS = 5  # tool calls
 
@@ -139,9 +141,16 @@ def _floods(situation: Situation) -> Line:
 
 def _nests(situation: Situation) -> Line:
     opened = ("[", '{"a":', "\\boxed{", "<answer>", "(", "\\frac{")
+    depth = situation.rng.choice(_DEPTHS)
     if situation.turn < len(situation.tools) and not situation.last_turn:
-        return situation.call(dict.fromkeys(_hands("", ""), "[" * _DEPTH)) or ""
-    return situation.answer(situation.rng.choice(opened) * _DEPTH)
+        function = situation.tools[situation.turn]["function"]
+        name = next(iter(function["parameters"].get("properties", ())), "a")
+        nested = "[" * depth + "]" * depth
+        arguments = f"{{{json.dumps(name)}: {situation.rng.choice([nested, json.dumps(nested)])}}}"
+        return Message(
+            "assistant", tool_calls=[ToolCall(f"nested{depth}", function["name"], arguments)]
+        )
+    return situation.answer(situation.rng.choice(opened) * depth)
 
 
 def _numbers(situation: Situation) -> Line:
@@ -207,7 +216,7 @@ def hackers(trap: Trap) -> tuple[Agent, ...]:
         Agent("list-all", "gives every option as an answer", _lists_one_by_one),
         Agent("repeat", "repeats the question 50 times", _repeats),
         Agent("flood", f"writes {_FLOOD} words, then guesses", _floods),
-        Agent("nest", f"nests its answer {_DEPTH} levels deep", _nests),
+        Agent("nest", f"nests what it says up to {_DEPTHS[-1]} levels deep", _nests),
         Agent("numbers", "answers with numbers that nothing can compute", _numbers),
         Agent("escapes", "writes control characters", _escapes),
         Agent("show", f"makes {_SHOWS} tool calls for show, then guesses", _shows_off),

@@ -138,6 +138,16 @@ def test_a_call_that_fails_is_reported_to_the_model_and_counted() -> None:
     assert told[2].startswith("error: invalid JSON in tool arguments")
 
 
+@pytest.mark.parametrize("depth", [300, 940, 100_000])
+def test_arguments_that_nest_too_deep_are_reported_to_the_model(depth: int) -> None:
+    """Some depths can be read here, but neither sent to a tool's server nor read by verifiers."""
+    arguments = '{"number": ' + "[" * depth + "]" * depth + "}"
+    call = vf.Message("assistant", tool_calls=[vf.ToolCall("x", "tally_add", arguments)])
+    trace = play(load(), [call, "42"])
+    assert trace.error is None
+    assert [event.kind for event in trace.tool_events] == ["invalid_json"]
+
+
 def test_a_dead_connection_is_no_part_of_the_task() -> None:
     trace = play(load(), [{"tally_phone": {}}, "42"])
     assert trace.reward is None
