@@ -31,6 +31,7 @@ from vf.traces.messages import Message
 PING_SECONDS = 10.0  # between signs of life while an answer is sampled that is wanted as a stream
 _STOP_SECONDS = 1.0  # for responses that are being sent when the last rollout ends
 _LINGER_SECONDS = 0.25  # for which more of a refused body is read, so that its sender hears why
+_MOST_LINGERING = 32  # bodies that are read so at once; hundreds would keep the event loop busy
 _QUIET = logging.getLogger(f"{__name__}.requests")  # requests that are not HTTP are not our errors
 _QUIET.setLevel(logging.CRITICAL)
 _FOLDER, _SOCKET = "vf-endpoint-", "socket"
@@ -81,6 +82,7 @@ class _Server:
     def __init__(self) -> None:
         self.sessions: dict[str, Answering | None] = {}  # None: it has ended
         self.bodies = Bodies()
+        self.lingering = 0
         self.open = 0
         self.starting = asyncio.Lock()
         self.runner: web.AppRunner | None = None
@@ -117,7 +119,7 @@ class _Server:
             access_log=None,
             handle_signals=False,
             handler_cancellation=True,  # a client that has gone waits for no answer
-            lingering_time=_LINGER_SECONDS,
+            lingering_time=0.0,  # see refuse
             logger=_QUIET,
             shutdown_timeout=_STOP_SECONDS,
         )
@@ -156,7 +158,7 @@ class _Server:
             async with session.turns, body as raw:
                 return await _respond(request, raw, path, dialect, session)
         except Refusal as refusal:
-            return _failure(dialect, refusal)
+            return await self.refuse(request, _failure(dialect, refusal))
         except ConnectionError:
             raise
         except Exception as error:
@@ -164,6 +166,24 @@ class _Server:
                 session.unexpected(error)
             text = f"the endpoint failed: {type(error).__name__}: {error}"
             return _failure(dialect, Refusal(text, 500))
+
+    async def refuse(self, request: web.Request, response: web.Response) -> web.Response:
+        """Send a refusal, and read more of the body for a moment, unless there are many."""
+        if request.content.is_eof():
+            return response
+        response.force_close()
+        await response.prepare(request)
+        await response.write_eof()
+        if self.lingering < _MOST_LINGERING:
+            self.lingering += 1
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LINGER_SECONDS):
+                        while await request.content.readany():
+                            pass
+            finally:
+                self.lingering -= 1
+        return response
 
     def _session(self, request: web.Request, path: str) -> Answering:
         """Return whose request it is.
