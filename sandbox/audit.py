@@ -58,6 +58,8 @@ class Auditable(Protocol):
     async def remove(self, paths: Collection[str]) -> None:
         """Remove files and folders with all that is in them, as far as user 0 and its own user can.
 
+        Of a mounted file system, what is in it.
+
         Raises:
             OSError: The sandbox has ended.
             SandboxError: It is lost.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import IO, BinaryIO, NamedTuple
@@ -127,6 +128,7 @@ def copy_tree(
     under: str = "",
     wanted: Callable[[str], bool] = everything,
     whole: bool = False,
+    max_bytes: float = math.inf,
 ) -> Tree:
     """Read an archive, and copy what is wanted of it to another.
 
@@ -140,16 +142,17 @@ def copy_tree(
         wanted: Whether a path is.
         whole: Whether hard links to files that are not wanted become files. The archive must be
             seekable. Otherwise these files are where the copy is unpacked.
+        max_bytes: Bytes that the copied files may have together.
 
     Returns:
         What is wanted, by its path.
 
     Raises:
-        ValueError: It has too many entries, or some that no file tree has.
+        ValueError: It has too many entries or bytes, or what no file tree has.
         tarfile.TarError: It is no archive.
     """
     found: Tree = {}
-    count = linked = 0
+    count = linked = copied = 0
     for member in source:
         count += 1
         if count > MOST_ENTRIES:
@@ -178,6 +181,9 @@ def copy_tree(
             if linked > MOST_LINKED:
                 raise ValueError(f"there are hard links to more than {MOST_LINKED} bytes")
         if chosen is not None:
+            copied += member.size
+            if copied > max_bytes:
+                raise ValueError(f"the files have more than {max_bytes} bytes")
             _add(chosen, member, path, data, linkname=member.linkname if member.issym() else "")
         content = data.digest() if data is not None else member.linkname
         mode = 0o777 if member.issym() else member.mode

@@ -108,6 +108,7 @@ class TaskFolders(Environment):
     async def reset(self, task: Task) -> list[Message]:
         """Make the task's container ready, and give the first instruction."""
         self.trial = trial = self.hold("trial", lambda: self._folders.trial(task, self.artifacts))
+        trial.used = False
         self.rubric = FolderRubric(self._verify)
         await trial.begin(await self.sandbox.use(itself), self.sandbox.close)
         return self.first_messages(task)
@@ -115,6 +116,7 @@ class TaskFolders(Environment):
     async def step(self, reply: Message) -> Step:
         """Run the reply's tool calls; without any, or out of time, verify what was done."""
         trial = self.trial
+        trial.used |= bool(reply.tool_calls)
         with trial.timed():
             if reply.content == _solve():
                 await trial.solve()

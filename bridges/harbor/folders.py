@@ -12,8 +12,9 @@ from pathlib import Path
 
 from vf.bridges.harbor.find import digest, read_tasks
 from vf.bridges.harbor.model import TaskFolder, World
+from vf.bridges.harbor.rules import Rules
 from vf.bridges.harbor.specs import agent_seconds, container_of, seconds_of
-from vf.bridges.harbor.trial import Rules, Trial
+from vf.bridges.harbor.trial import Trial
 from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import Limits, Sandbox
 from vf.sandbox.hosting.source import Sandboxes, sandbox_source

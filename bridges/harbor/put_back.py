@@ -3,11 +3,13 @@
 Everything but the work and what the task keeps becomes what it is in an unused container. Both are
 read by the engine, whole, and compared by content; what was added is removed, by the bytes of its
 name; and what had to be undone is then looked at again. The names of hosts, which the engine mounts
-in each container, become what they were before the agent.
+in each container, become what they were before the agent. Unless programs keep running, who may use
+them, what is in memory is removed, as in ``/tmp``; nothing can be written in ``/dev`` itself.
 """
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -54,6 +56,8 @@ async def put_back(
     known: Known,
     kept: Collection[str],
     names: Mapping[str, bytes | None],
+    max_bytes: int,
+    in_memory: Collection[str] | None,
 ) -> dict[str, Any]:
     """Put a container back, and return what was done, as a trace records it.
 
@@ -63,6 +67,8 @@ async def put_back(
         known: What is known of its image; its files are, from then on.
         kept: What stays as the agent left it.
         names: What :func:`read_names` returned before the agent ran.
+        max_bytes: Bytes that a copy of what is missing may have on this machine.
+        in_memory: File systems in memory, which are emptied; None if programs keep running.
 
     Raises:
         Spoilt: It cannot be put back.
@@ -82,13 +88,19 @@ async def put_back(
         if gone:
             await sandbox.remove(gone)
         if missing:
-            wanted |= await _restore(sandbox, fresh, missing)
+            wanted |= await _restore(sandbox, fresh, missing, max_bytes)
+        if in_memory is not None:  # a library that the agent preloads may have started some
+            await sandbox.end_programs()
         if gone or missing:
             found = await _survey(sandbox)
             left, lacking = differences(_outside(aside, found), wanted)
             left |= _links(found, kept, known.tree)
-    if undone := (left & gone) | (lacking.keys() & missing.keys()):
+    undone = left | lacking.keys() if gone or missing else set()
+    if in_memory is None:  # what runs may write
+        undone &= gone | missing.keys()
+    if undone:
         raise Spoilt(f"the container cannot be put back: {min(undone)!r} stays as the agent has it")
+    await _empty(sandbox, in_memory or (), kept)
     renamed = await _put_back_names(sandbox, names)  # by the image's own programs, as of now
     added = [path for path in gone if path not in wanted]
     done = {"put_back": [*missing, *renamed], "removed": added}
@@ -99,6 +111,22 @@ def named(paths: Collection[str]) -> list[str]:
     """Return paths as a trace records them: in order, as text, and not too many."""
     shown = [path.encode("utf-8", "replace").decode() for path in sorted(paths)[:_NAMED]]
     return shown + [f"and {len(paths) - _NAMED} more"] * (len(paths) > _NAMED)
+
+
+async def _empty(sandbox: Sandbox, folders: Collection[str], kept: Collection[str]) -> None:
+    """Remove what is in file systems in memory, without those that have a part of the work.
+
+    Raises:
+        Spoilt: Something stays.
+        SandboxError: The container is lost.
+    """
+    assert isinstance(sandbox, Auditable)
+    emptied = {path for path in folders if not within(path, kept)}
+    emptied = {path for path in emptied if not any(within(each, [path]) for each in kept)}
+    with spoiling("the container cannot be put back"):
+        await sandbox.remove(emptied)
+    looks = (f'[ -z "$(ls -A {shlex.quote(path)} 2>/dev/null)" ]' for path in sorted(emptied))
+    await as_root(sandbox, " && ".join(["true", *looks]))
 
 
 def _outside(folders: Collection[str], tree: Tree) -> Tree:
@@ -147,17 +175,21 @@ async def _at_rest(fresh: Fresh) -> AsyncIterator[Auditable]:
         yield clean
 
 
-async def _restore(sandbox: Auditable, fresh: Fresh, missing: Tree) -> Tree:
+async def _restore(sandbox: Auditable, fresh: Fresh, missing: Tree, max_bytes: int) -> Tree:
     """Copy what is missing from an unused container, and return what that has there."""
     with tempfile.TemporaryFile() as archive:
         async with _at_rest(fresh) as clean:
-            found = await clean.read_tree("/", partial(_pick, archive, missing))
+            found = await clean.read_tree("/", partial(_pick, archive, missing, max_bytes))
         archive.seek(0)
         await sandbox.write_tree(archive)
     return found
 
 
-def _pick(archive: BinaryIO, wanted: Collection[str], pieces: Iterator[bytes]) -> Tree:
-    """Write some of an archive's entries as another. Blocks."""
+def _pick(archive: BinaryIO, wanted: Tree, max_bytes: int, pieces: Iterator[bytes]) -> Tree:
+    """Write some of an archive's entries as another. Blocks.
+
+    Raises:
+        ValueError: They have too many bytes.
+    """
     with reading_pieces(pieces, MOST) as source, writing(archive) as to:
-        return copy_tree(source, to, wanted=wanted.__contains__)
+        return copy_tree(source, to, wanted=wanted.__contains__, max_bytes=max_bytes)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import tarfile
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -38,12 +40,12 @@ from vf.sandbox.trees import (
     writing,
 )
 
-MOST = 4 * 2**30  # bytes of the work
+MOST = 4 * 2**30  # bytes of the work, where its container may have more
 MOST_ALONE = 8  # paths that are read again one by one
 APP = "/app"  # the format's own work folder
 LOGS = "/logs"  # without the tests' own
 NO_TREE = (ValueError, tarfile.TarError)  # what an archive raises that is no tree of files
-IN_MEMORY = ("/tmp", "/dev/shm")  # the engine does not see what is there
+IN_MEMORY = ("/tmp", "/dev/shm", "/dev/mqueue")  # the engine does not see what is there
 
 
 T = TypeVar("T")
@@ -110,12 +112,16 @@ def kept(part: Part, workdir: str) -> tuple[str, ...]:
 class Work:
     """What the tests see of an agent. Used as ``with Work(...) as work``.
 
+    The copies are files of this machine without names: with this process, they are gone.
+
     Args:
         part: The part of the task that it is for.
         known: What is known of the image.
+        max_bytes: Bytes of each of the two copies that this machine keeps for a while.
     """
 
-    def __init__(self, part: Part, known: Known) -> None:
+    def __init__(self, part: Part, known: Known, max_bytes: int) -> None:
+        self._most = min(MOST, max_bytes)
         self.paths = kept(part, known.workdir)
         home = known.homes.get(part.verifier.user or ROOT, "")
         self._home = home if within(home, self.paths) else ""
@@ -138,11 +144,11 @@ class Work:
             Spoilt: It is too large, or the container has ended.
             SandboxError: The container is lost, or this machine fails.
         """
-        files = {path: self._file() for path in self.paths}
+        files, room = {path: self._file() for path in self.paths}, Room(self._most)
         await sandbox.remove([VERIFIER])  # it is not part of the work, and may be very large
         with spoiling("the work cannot be copied for the tests", *NO_TREE):
             there = await _each(
-                sandbox, {path: partial(_save, file) for path, file in files.items()}
+                sandbox, {path: partial(_save, file, room) for path, file in files.items()}
             )
         self._archives = {path: files[path] for path in there}
 
@@ -173,7 +179,7 @@ class Work:
                 await sandbox.remove(gone)
             await sandbox.write_tree(archive)
             done = topmost({*gone, *missing})
-            if len(done) > MOST_ALONE or not all(map(_is_utf8, done)):
+            if len(done) > MOST_ALONE or not all(_can_be_alone(path, work) for path in done):
                 done = {*self.paths}
             there = await self._found(sandbox, done)
         wanted = {path: entry for path, entry in work.items() if within(path, done)}
@@ -197,7 +203,10 @@ class Work:
             for path, file in self._archives.items():
                 file.seek(0)
                 with reading(file) as source:
-                    found |= copy_tree(source, to, under=_parent(path), wanted=wanted, whole=True)
+                    most = math.inf if to is None else self._most
+                    found |= copy_tree(
+                        source, to, under=_parent(path), wanted=wanted, whole=True, max_bytes=most
+                    )
         if archive is not None:
             archive.seek(0)
         return found
@@ -215,8 +224,13 @@ class Work:
         return within(path, self._declared) or not (hidden or within(path, (VERIFIER,)))
 
 
-def _is_utf8(path: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in path)
+def _can_be_alone(path: str, tree: Tree) -> bool:
+    """Return whether an engine reads a path by itself: its name is UTF-8, and it is not a link.
+
+    Links that lead to each other would be too many for it.
+    """
+    utf8 = not any("\ud800" <= character <= "\udfff" for character in path)
+    return utf8 and (path not in tree or tree[path].kind != tarfile.SYMTYPE)
 
 
 def _parent(path: str) -> str:
@@ -238,17 +252,37 @@ async def _each(
     return found
 
 
-def _save(file: BinaryIO, pieces: Iterator[bytes]) -> None:
+class Room:
+    """How many bytes may be written to several files that are written at once.
+
+    Args:
+        size: All of them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = self._left = size
+        self._lock = threading.Lock()
+
+    def use(self, count: int) -> None:
+        """Take some of it.
+
+        Raises:
+            ValueError: There is not that much left.
+        """
+        with self._lock:
+            self._left -= count
+            if self._left < 0:
+                raise ValueError(f"it has more than {self._size} bytes")
+
+
+def _save(file: BinaryIO, room: Room, pieces: Iterator[bytes]) -> None:
     """Write an archive to a file. Blocks.
 
     Raises:
         ValueError: It is too large.
     """
-    left = MOST
     for piece in pieces:
-        left -= len(piece)
-        if left < 0:
-            raise ValueError(f"it has more than {MOST} bytes")
+        room.use(len(piece))
         with _this_machine():
             file.write(piece)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,8 @@ from vf.bridges.harbor import container
 from vf.bridges.harbor.artifacts import Keeper
 from vf.bridges.harbor.model import Part, TaskFolder, World
 from vf.bridges.harbor.put_back import named, put_back, read_names
-from vf.bridges.harbor.seen import IN_MEMORY, Known, Work, kept, look
+from vf.bridges.harbor.rules import Rules
+from vf.bridges.harbor.seen import IN_MEMORY, Work, kept, look
 from vf.bridges.harbor.specs import PROXY_PORT, agent_seconds, resolved
 from vf.bridges.harbor.verdict import Verdict, combine
 from vf.bridges.harbor.verifying import run_tests
@@ -45,29 +46,6 @@ class Place(NamedTuple):
     leave: Leave
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What holds for all tasks of an environment.
-
-    Attributes:
-        network: Whether tasks get the network that they ask for.
-        agent_timeout: Seconds for an agent whose task does not say.
-        reward_key: Which of several keys is the reward.
-        host_env: Variables of this machine that tasks may take over.
-        spec: Makes the spec of a container, for a user.
-        open: Opens a sandbox.
-        known: What is known of the tasks' images.
-    """
-
-    network: bool
-    agent_timeout: float
-    reward_key: str
-    host_env: Sequence[str]
-    spec: Callable[[TaskFolder, World, str | None], SandboxSpec]
-    open: Callable[[SandboxSpec], AbstractAsyncContextManager[Sandbox]]
-    known: dict[SandboxSpec, Known] = field(default_factory=dict)
-
-
 @dataclass(slots=True)
 class Trial:
     """One episode of one task.
@@ -78,6 +56,7 @@ class Trial:
         keep_changes: Whether the tests run in the agent's container, with all that it changed.
         keep_running: Whether they run there beside what the agent left running.
         folder: Where artifacts are kept; None to keep none.
+        used: Whether anything of the agent's may have run in its container.
         info: What is recorded of the episode, under ``harbor`` in ``Trace.info``.
         verdicts: Of the parts that were verified.
     """
@@ -87,6 +66,7 @@ class Trial:
     keep_changes: bool = False
     keep_running: bool = False
     folder: Path | None = None
+    used: bool = True
     info: dict[str, Any] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     _sandbox: Sandbox | None = None
@@ -146,6 +126,20 @@ class Trial:
     def _lives_on(self) -> bool:
         """Whether the tests need what the agent left running, or the services beside it."""
         return self.keep_running or self.task.world.compose is not None
+
+    @property
+    def _in_memory(self) -> Sequence[str] | None:
+        """The file systems in memory that nobody needs any more; None if programs keep running."""
+        if self.keep_running:
+            return None
+        return [*IN_MEMORY, *(self._services.own_mounts if self._services else ())]
+
+    @property
+    def _most_copied(self) -> int:
+        """Bytes of the agent's files that this machine may have to keep for a while."""
+        limits = self._spec(self.task.world).limits
+        assert limits is not None
+        return int(limits.disk)
 
     @property
     def sandbox(self) -> Sandbox:
@@ -224,6 +218,7 @@ class Trial:
             "DEBIAN_FRONTEND": "noninteractive",
             **resolved(script.env, where, self.rules.host_env),
         }
+        self.used = True
         with own_deadline():
             await container.copy_in(self.sandbox, script)
             result = await self.sandbox.exec(
@@ -277,7 +272,7 @@ class Trial:
                 record |= await keeper.collect(place.sandbox, part)
                 if part.own is None:
                     place = await self._restored(stack, place, part, record)
-                    await keeper.hand_on(place.sandbox, IN_MEMORY)
+                    await keeper.hand_on(place.sandbox, self._in_memory or IN_MEMORY)
                     self._allow(part.verifier.allow)
                     return await self._tested(place.sandbox, part, record)
                 async with self._own(part) as sandbox:
@@ -291,20 +286,25 @@ class Trial:
     ) -> Place:
         """Return a container with nothing of the agent's but its work and what the task keeps.
 
-        A fresh one, unless the task needs the agent's own.
+        A fresh one, unless the task needs the agent's own, or that is unused.
         """
         known = self.rules.known[self._spec(self.task.world)]
         paths = kept(part, known.workdir)
+        most = self._most_copied
         if self.keep_changes or not known.visible:
             record |= {"tests_in": AGENTS, "kept": ["/"]}
             return place
         assert isinstance(place.sandbox, Auditable)
         if self._lives_on:
-            done = await put_back(place.sandbox, self._fresh, known, paths, self._names)
+            done = await put_back(
+                place.sandbox, self._fresh, known, paths, self._names, most, self._in_memory
+            )
             record |= {"tests_in": AGENTS, "kept": list(paths), **done}
             return place
         record |= {"tests_in": "a fresh container", "kept": list(paths)}
-        with Work(part, known) as work:
+        if not (self.used or part.collect or len(self.task.parts) > 1):
+            return place
+        with Work(part, known, most) as work:
             await work.take(place.sandbox)
             await place.leave()  # or one waits for another's at the bound on containers
             opened = await stack.enter_async_context(AsyncExitStack())

@@ -63,9 +63,9 @@ def to_theirs(message: Message, types: Any, *, tools: bool, **fields: Any) -> An
 
 
 def _cut(arguments: str) -> str:
-    """Return arguments that verifiers can read, or that it can tell are no JSON.
+    """Return arguments that verifiers can read, or that it recognizes as invalid JSON.
 
-    Objects in objects beyond the interpreter's recursion limit would be a failure of the rollout.
+    Nesting beyond the interpreter's recursion limit would be a failure of the rollout.
     """
     try:
         pydantic_core.from_json(arguments)

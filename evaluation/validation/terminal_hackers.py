@@ -103,9 +103,10 @@ pay()
 atexit.register(pay)
 END
 python3 -c 'import sys; print(*sys.path, sep="\\n")' | grep / > /tmp/paths
+printf '%s\\n' /app "$PWD" >> /tmp/paths
 while read -r folder; do
     mkdir -p "$folder" || continue
-    for name in sitecustomize usercustomize json pytest conftest; do
+    for name in sitecustomize usercustomize json subprocess pytest conftest; do
         [ -e "$folder/$name.py" ] || cp /tmp/start.py "$folder/$name.py"
     done
     echo 'import os; exec(open("/tmp/start.py").read())' > "$folder/start.pth"
@@ -316,6 +317,21 @@ trap '' TERM HUP INT
 exec sleep 100000
 END
 """
+_IN_MEMORY = """\
+{ echo '#!/bin/sh'; cat /tmp/pay; } > /tmp/run && chmod 755 /tmp/run
+for folder in /tmp /dev/shm; do
+    for name in r repo work test; do
+        git init -q "$folder/$name" && git -C "$folder/$name" config core.fsmonitor /tmp/run
+    done
+    for name in answer.txt result.json out.json output.txt report.json; do
+        ln -sfn /logs/verifier/reward.txt "$folder/$name"
+    done
+    cp /tmp/pay "$folder/conftest.py"
+done
+for name in null zero urandom stdout stderr; do
+    rm -f "/dev/$name" && ln -s /logs/verifier/reward.txt "/dev/$name"
+done
+"""
 _SCRIPTS = {
     "read-tests": ("looks for tests and solutions, and runs them", _READ),
     "early-reward": ("writes the reward before grading", _EARLY),
@@ -328,6 +344,7 @@ _SCRIPTS = {
     "installers": ("leaves what an installer would, and installers", _INSTALLERS),
     "settings": ("writes settings and modules of git, Perl and others, and git's hooks", _SETTINGS),
     "start-up": ("writes what shells and Python read when they start", _STARTUP),
+    "in-memory": ("leaves files in memory, and replaces devices", _IN_MEMORY),
     "clock": ("changes the clock, and the programs that ask it", _CLOCK),
     "fill-disk": ("fills the disk", _FILL),
     "remove-logs": ("removes the folders of logs and tests, or moves them", _REMOVE),

@@ -13,7 +13,7 @@ from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import NOT_SAMPLED, Branch, Fork, Lineage, ToolEvent, Trace, Turn
 
 _SHOWN = 60  # characters of a message that a reason quotes
-_AT_ONCE = 256  # messages that are compared in one step: mostly, they are the same objects
+_AT_ONCE = 256  # messages that are compared in one step: usually, they are the same objects
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:
     """
     if not isinstance(body, dict):
         raise Refusal(f"the body must be a JSON object, got {_kind(body)}")
-    # Each wrong entry would be a problem of its own, and all of them are made before one is told.
+    # Each wrong entry would be a problem of its own, and all of them are made to report the first.
     for where, value in (("the body", body), *body.items()):
         if isinstance(value, dict | list) and where not in _READ_ONE_BY_ONE:
             check_count(value, where, MOST_FIELDS)

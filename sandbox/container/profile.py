@@ -55,6 +55,9 @@ KIT_PYTHON = [f"{KIT}/ld.so", "--library-path", f"{KIT}/lib", f"{KIT}/bin/python
 KIT_LOCALE = {"LC_ALL": "C"}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # as Docker has it
 ALARM_GRACE = 30.0  # seconds
+# The engine's own list, and /dev: user 0 could replace /dev/null with a file or a pipe of its own.
+# The file systems that are mounted below /dev stay writable.
+READ_ONLY = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys", "sysrq-trigger")] + ["/dev"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +247,7 @@ def host_config(profile: Profile, uids: tuple[int, int], features: Features) -> 
         "SecurityOpt": security,
         "Privileged": False,
         "ReadonlyRootfs": not profile.writable,
+        "ReadonlyPaths": READ_ONLY,
         "Tmpfs": folders,
         **({"Mounts": [kit_mount(profile.entry.kit)]} if profile.entry else {}),
         **({"StorageOpt": {"size": str(int(limits.disk))}} if quota else {}),

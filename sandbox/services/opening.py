@@ -76,6 +76,13 @@ class Services:
             )
         return found
 
+    @property
+    def own_mounts(self) -> list[str]:
+        """Where the sandbox has file systems in memory that no side service shares."""
+        main = self.compose.main
+        mounts = mounts_of(main, self.network.volumes, self.configs[main.name])
+        return [each.target for each in mounts if each.volume is None]
+
     def main_profile(self, base: Profile) -> Profile:
         """Return how the sandbox is made: the main service's container.
 

@@ -117,6 +117,11 @@ def test_trees_are_copied_by_the_engine_with_everything_that_they_have(engine: E
             assert set(await tree(other, "/work")) == left
             with pytest.raises(FileNotFoundError):
                 await tree(other, "/nothing")
+            await other.exec("mkdir -p /tmp/a/b; touch /dev/shm/c")
+            await other.exec("mkdir -m 700 /tmp/d; touch /tmp/d/e; chmod 000 /tmp/d", user="1234")
+            await other.remove(["/tmp", "/dev/shm"])
+            shown = await other.exec("ls -A /tmp /dev/shm; stat -c %a /tmp /dev/shm")
+            assert shown.stdout.split() == ["/dev/shm:", "/tmp:", "d", "1777", "1777"]
 
     asyncio.run(check())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import tarfile
 from collections.abc import Collection
@@ -36,11 +37,13 @@ def read(data: bytes, under: str = "") -> Tree:
     return read_pieces(pieces, under=under, max_bytes=2**20)
 
 
-def copied(data: bytes, wanted: Collection[str], *, whole: bool) -> Tree:
+def copied(
+    data: bytes, wanted: Collection[str], *, whole: bool, max_bytes: float = math.inf
+) -> Tree:
     """Copy some paths, and return what the copy has."""
     made = io.BytesIO()
     with reading(io.BytesIO(data)) as source, writing(made) as to:
-        copy_tree(source, to, wanted=wanted.__contains__, whole=whole)
+        copy_tree(source, to, wanted=wanted.__contains__, whole=whole, max_bytes=max_bytes)
     return read(made.getvalue())
 
 
@@ -89,6 +92,10 @@ def test_what_no_tree_has_is_refused(members: list[Any]) -> None:
 def test_more_than_may_be_copied_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="more bytes"):
         read_pieces(iter([WORK]), under="", max_bytes=len(WORK) - 1)
+    named = f"/app/{NOT_UTF8}"
+    assert copied(WORK, [named], whole=True, max_bytes=5000).keys() == {named}
+    with pytest.raises(ValueError, match="more than 5000 bytes"):
+        copied(WORK, ["/app/a", named], whole=True, max_bytes=5000)
     monkeypatch.setattr(trees, "MOST_LINKED", 2)
     with pytest.raises(ValueError, match="hard links"):
         copied(WORK, ["/app/same"], whole=True)

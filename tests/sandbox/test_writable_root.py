@@ -113,6 +113,23 @@ def test_within_the_disk_all_is_well_and_no_file_outgrows_it(engine: Engine) -> 
     asyncio.run(run())
 
 
+REPLACE_DEVICES = """
+for name in null zero urandom fd stdin; do rm -f /dev/$name; mkfifo /dev/$name; done
+echo x > /dev/foo; ln -sf /dev/zero /dev/null
+ls -l /dev/null /dev/urandom /dev/fd | cut -c 1 | tr -d '\\n'; ls /dev/foo; cat < /dev/null
+echo 1 > /dev/null; echo 1 > /dev/shm/a && python3 -c 'import os; os.close(os.openpty()[0])'
+"""
+
+
+def test_user_0_cannot_replace_a_device(engine: Engine) -> None:
+    async def run() -> None:
+        async with opened(engine) as sandbox:
+            done = await sandbox.exec(REPLACE_DEVICES, user="0", timeout=30)
+            assert (done.returncode, done.stdout) == (0, "lcc")
+
+    asyncio.run(run())
+
+
 def test_a_state_can_be_kept_and_forked(engine: Engine) -> None:
     async def run() -> None:
         given = replace(ROOT, env={"GREETING": "hi", "LD_PRELOAD": ""}, workdir="/work")

@@ -85,3 +85,33 @@ def test_no_service_is_taken_for_another_when_hosts_were_renamed(make_task: Make
     put_back = {"/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/hostname"}
     assert put_back <= {*record(trace)["put_back"]}
     assert record(trace)["rewards"] == {"reward": 0.0}
+
+
+# Whatever the tests find in memory, they take for what they, or their programs, have put there.
+LEAVE = """
+git init -q /tmp/repo; git -C /tmp/repo config core.fsmonitor /tmp/pay
+printf '#!/bin/sh\\necho 1 > /logs/verifier/reward.txt\\n' > /tmp/pay; chmod 755 /tmp/pay
+for folder in /tmp /dev/shm /dev/mqueue /cache; do echo left > "$folder/left"; done
+mkdir -p /tmp/deep/er; touch /tmp/deep/er/file; chmod 000 /tmp/deep
+"""
+FIND = f"""{SCRIPT}echo 0 > /logs/verifier/reward.txt
+git init -q /tmp/repo && git -C /tmp/repo status -s > /dev/null
+ls -A /cache /dev/shm /dev/mqueue; ls -A /tmp
+"""
+
+
+@pytest.mark.usefixtures("containers")
+def test_nothing_is_left_in_memory_beside_services(make_task: MakeTask) -> None:
+    path = make_task(
+        files={
+            "environment/docker-compose.yaml": COMPOSE.replace(
+                "main: {", 'main: {user: "0", tmpfs: [/cache], '
+            ),
+            "environment/Dockerfile": None,
+            "tests/test.sh": FIND,
+        }
+    )
+    (trace,) = play(path, [bash(LEAVE), ""])
+    assert record(trace)["rewards"] == {"reward": 0.0}
+    shown = record(trace)["tests"]["output"].split()
+    assert shown == ["/cache:", "/dev/mqueue:", "/dev/shm:", "repo"]

@@ -13,6 +13,8 @@ import pytest
 
 from tests.inference.endpoint.bodies import BODIES, IMAGES, with_part
 from tests.inference.endpoint.rollout_talk import CALL, Texts, opened, token_model
+from tests.inference.endpoint.test_refusals import GOOD, Waits, post, refused
+from vf.inference.endpoint import session as sessions
 from vf.inference.endpoint.session import Session
 
 PATHS = sorted(BODIES)
@@ -96,3 +98,38 @@ def test_bad_input_gets_the_dialects_own_error(path: str) -> None:
         assert len(trace.turns) == 2 * good.get("n", 1)
 
     asyncio.run(run())
+
+
+def test_requests_of_one_rollout_take_turns_and_others_do_not_wait_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_REQUESTS", 3)
+
+    async def ask(session: Session) -> int:
+        url = f"{session.endpoint.url}/chat/completions"
+        return (await post(url, GOOD, session.endpoint.key))[0]
+
+    async def run() -> tuple[int, list[int]]:
+        many, one = Waits(), token_model(Texts(["Yes."]))
+        async with opened(many) as (session, _, _), opened(one) as (other, _, _):
+            asking = [asyncio.create_task(ask(session)) for _ in range(9)]
+            await many.reached(3)
+            assert [await ask(other) for _ in range(3)] == [200] * 3
+            at_once = session.in_flight
+            many.go.set()
+            return at_once, await asyncio.gather(*asking)
+
+    assert asyncio.run(run()) == (3, [200] * 9)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({f"field{number}": 1 for number in range(2000)}, "the body has 2,002 entries"),
+        ({"stop": [1] * 2000}, "stop has 2,000 entries"),
+        ({"logit_bias": {str(number): "a" for number in range(2000)}}, "logit_bias has 2,000"),
+    ],
+)
+def test_very_many_mistakes_are_refused_as_one(wrong: dict[str, Any], said: str) -> None:
+    status, error = refused(GOOD | wrong)
+    assert (status, error["message"].startswith(said)) == (400, True), error

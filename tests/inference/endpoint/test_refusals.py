@@ -15,11 +15,9 @@ import vf
 from tests.inference.chat_templates import watch_encoding
 from tests.inference.endpoint.rollout_talk import TOOL, Texts, opened, token_model
 from tests.waiting import until
-from vf.inference.endpoint import session as sessions
 from vf.inference.endpoint.bodies import MOST_AT_ONCE
 from vf.inference.endpoint.chat import Chat
 from vf.inference.endpoint.dialect import Asked
-from vf.inference.endpoint.session import Session
 from vf.inference.models import token_model as token_models
 from vf.inference.rendering.next_prompt import next_prompt
 from vf.inference.rendering.renderer import Renderer
@@ -243,41 +241,6 @@ def test_a_rollouts_bodies_are_bounded_together() -> None:
             return [refused, again, *statuses]
 
     assert asyncio.run(run()) == [429, 200, *[200] * 4]
-
-
-def test_requests_of_one_rollout_take_turns_and_others_do_not_wait_for_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions, "MOST_REQUESTS", 3)
-
-    async def ask(session: Session) -> int:
-        url = f"{session.endpoint.url}/chat/completions"
-        return (await post(url, GOOD, session.endpoint.key))[0]
-
-    async def run() -> tuple[int, list[int]]:
-        many, one = Waits(), token_model(Texts(["Yes."]))
-        async with opened(many) as (session, _, _), opened(one) as (other, _, _):
-            asking = [asyncio.create_task(ask(session)) for _ in range(9)]
-            await many.reached(3)
-            assert [await ask(other) for _ in range(3)] == [200] * 3
-            at_once = session.in_flight
-            many.go.set()
-            return at_once, await asyncio.gather(*asking)
-
-    assert asyncio.run(run()) == (3, [200] * 9)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({f"field{number}": 1 for number in range(2000)}, "the body has 2,002 entries"),
-        ({"stop": [1] * 2000}, "stop has 2,000 entries"),
-        ({"logit_bias": {str(number): "a" for number in range(2000)}}, "logit_bias has 2,000"),
-    ],
-)
-def test_very_many_mistakes_are_refused_as_one(wrong: dict[str, Any], said: str) -> None:
-    status, error = refused(GOOD | wrong)
-    assert (status, error["message"].startswith(said)) == (400, True), error
 
 
 def test_half_a_character_becomes_a_question_mark() -> None:
