@@ -6,6 +6,8 @@ import pytest
 
 from tests.bridges.harbor.folders import SCRIPT, MakeTask
 from tests.bridges.harbor.playing import bash, play, record
+from vf.bridges.harbor.seen import Work
+from vf.sandbox.audit import Auditable
 
 pytestmark = pytest.mark.usefixtures("containers")
 
@@ -61,7 +63,7 @@ def test_no_attack_is_paid(make_task: MakeTask, attack: str) -> None:
 HONEST = (
     "cp /bin/true /usr/bin/grep; rm /usr/bin/python3 /usr/bin/cat; "
     "echo 1 > /usr/lib/python3/dist-packages/x.pth; touch /usr/bin/z; rm /usr/bin/z; "
-    "echo 42 > answer.txt"
+    "echo 42 > answer.txt; ln -s loop loop"
 )
 
 
@@ -70,6 +72,23 @@ def test_honest_work_counts_whatever_became_of_the_image(make_task: MakeTask) ->
     assert trace.reward == 1.0
     assert record(trace)["tests_in"] == "a fresh container"
     assert record(trace)["kept"] == ["/app", "/logs"]
+
+
+def test_a_container_in_which_the_agent_ran_nothing_is_not_replaced(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = []
+
+    async def take(work: Work, sandbox: Auditable) -> None:
+        copied.append(work.paths)
+        await take_it(work, sandbox)
+
+    take_it = Work.take
+    monkeypatch.setattr(Work, "take", take)
+    idle, used, solved = play(make_task(), ["Done."], [bash("true"), "Done."], "oracle")
+    assert [trace.reward for trace in (idle, used, solved)] == [0.0, 0.0, 1.0]
+    assert copied == [("/app", "/logs")] * 2
+    assert record(idle)["kept"] == record(used)["kept"]
 
 
 def test_what_was_put_back_in_the_agents_container_is_recorded(make_task: MakeTask) -> None:
