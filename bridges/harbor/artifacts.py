@@ -32,10 +32,12 @@ class Keeper:
         folder: Where they stay, in a new folder; None to keep them no longer than needed.
         task: The task's id.
         step: The step's name, if any.
+        max_bytes: Bytes of all of them together.
     """
 
-    def __init__(self, folder: Path | None, task: str, step: str) -> None:
+    def __init__(self, folder: Path | None, task: str, step: str, max_bytes: int) -> None:
         self._folder, self._task, self._step = folder, task, step
+        self._left = max_bytes
         self._stack = AsyncExitStack()
         self._place = Path()
         self._there: list[tuple[Artifact, Path]] = []
@@ -84,8 +86,10 @@ class Keeper:
             target = self._place / artifact.kept_as
             problem = "another artifact is kept there"
             if not target.exists():
-                problem = await _copy_out(_service(sandbox, artifact.service), artifact, target)
+                there = _service(sandbox, artifact.service)
+                problem = await _copy_out(there, artifact, target, min(MOST, self._left))
             if not problem:
+                self._left -= await in_thread(_size_of, target)
                 self._there.append((artifact, target))
             listed.append({"source": artifact.source, "kept_as": str(artifact.kept_as)})
             listed[-1] |= {"problem": problem} if problem else {}
@@ -131,18 +135,23 @@ def _service(sandbox: Sandbox, name: str | None) -> Sandbox:
     return beside[str(name)]
 
 
-async def _copy_out(sandbox: Sandbox, artifact: Artifact, target: Path) -> str:
+async def _copy_out(sandbox: Sandbox, artifact: Artifact, target: Path, max_bytes: int) -> str:
     """Copy one out; return why that is not possible, or nothing."""
     source = artifact.source
     try:
         try:
-            await sandbox.download(source, target, leave_out=artifact.exclude, max_bytes=MOST)
+            await sandbox.download(source, target, leave_out=artifact.exclude, max_bytes=max_bytes)
         except NotADirectoryError:
-            data = await sandbox.read_file(source, max_bytes=MOST)
+            data = await sandbox.read_file(source, max_bytes=max_bytes)
             await in_thread(_write, target, data)
     except (OSError, ValueError) as error:
         return str(error)
     return ""
+
+
+def _size_of(path: Path) -> int:
+    """Return how many bytes a file has, or the files of a folder."""
+    return sum(each.lstat().st_size for each in (path, *path.rglob("*")) if each.is_file())
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -12,7 +12,6 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from vf.bridges.harbor.config import Healthcheck
 from vf.bridges.harbor.model import AGENT_LOGS, ARTIFACTS, SOLUTION, TESTS, VERIFIER, Script
@@ -188,8 +187,3 @@ async def healthy(sandbox: Sandbox, check: Healthcheck) -> str:
         if failures >= check.retries or done.ended:
             return f"its health check failed: {said(done)}"
         await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
-
-
-def size_of(folder: Path) -> int:
-    """Return how many bytes the files of a folder have."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())

@@ -259,7 +259,7 @@ class Trial:
         try:
             async with AsyncExitStack() as stack:
                 keeper = await stack.enter_async_context(
-                    Keeper(self.folder, self.task.id, part.name)
+                    Keeper(self.folder, self.task.id, part.name, self._most_copied)
                 )
                 place = Place(self.sandbox, self._leave if part is self.task.parts[-1] else _stay)
                 if not self.keep_running:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from vf.bridges.harbor.artifacts import Keeper
 from vf.bridges.harbor.config import Artifact
 from vf.bridges.harbor.container import Spoilt
 from vf.bridges.harbor.model import Part, Phase, Script
@@ -53,6 +56,30 @@ class Full:
 
     async def remove(self, paths: Collection[str]) -> None:
         assert list(paths) == ["/logs/verifier"]
+
+
+class Files:
+    """A container whose every path is a file of 10 bytes; see Sandbox."""
+
+    async def download(self, path: str, to: Path, **how: Any) -> None:
+        raise NotADirectoryError(path)
+
+    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
+        if max_bytes < 10:
+            raise ValueError(f"more than {max_bytes} bytes")
+        return b"x" * 10
+
+
+def test_all_artifacts_have_no_more_bytes_than_the_disk(tmp_path: Path) -> None:
+    three = part(*(Artifact(source=f"/data/{name}") for name in "abc"))
+
+    async def collect() -> dict[str, Any]:
+        async with Keeper(tmp_path, "task", "", 25) as keeper:
+            return await keeper.collect(Files(), three)  # type: ignore[arg-type]
+
+    manifest = Path(asyncio.run(collect())["artifacts"], "manifest.json")
+    problems = [each.get("problem") for each in json.loads(manifest.read_text())]
+    assert problems == [None, None, "more than 5 bytes"]
 
 
 def test_all_copies_of_the_work_have_no_more_bytes_than_its_disk() -> None:

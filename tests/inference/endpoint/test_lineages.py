@@ -283,8 +283,8 @@ def test_many_lineages_of_long_conversations_are_not_compared_one_by_one(
     async def run() -> Trace:
         async with opened(token_model(Texts(["Yes."]))) as (_, agent, trace):
             for place in range(6):
-                tools = [{**TOOL, "function": {**TOOL["function"], "name": f"look{place % 2}"}}]
-                await say(agent, [USER] * 300, tools=tools)
+                tool = json.loads(json.dumps(TOOL).replace("look", f"look{place % 2}"))
+                await say(agent, [USER] * 300, tools=[tool])
         return trace
 
     trace = asyncio.run(run())
