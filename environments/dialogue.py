@@ -92,7 +92,8 @@ class Dialogues:
             len(message.content) + sum(len(call.arguments) for call in message.tool_calls)
             for message in new
         )
-        return counted + characters // _CHARACTERS_PER_TOKEN
+        seen = sum(image.tokens for message in new for image in message.images)
+        return counted + characters // _CHARACTERS_PER_TOKEN + seen
 
     @property
     def context_size(self) -> int | None:

@@ -21,6 +21,7 @@ from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Closing, Held, ListedLater, Service, ToolSet, bound
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.tool_box import ToolBox
+from vf.traces.images import BadImage
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Split as Split
 from vf.traces.task import Task
@@ -89,6 +90,8 @@ class Environment:
             :class:`~vf.environments.contexts.DropToolResults`.
         expensive_reset: Whether :meth:`reset` costs money or many seconds, for example because it
             calls a model. A training run then does not call it before its first rollout.
+        fetch_images: Whether images that a task's prompt gives by ``http`` or ``https`` are fetched
+            when its episode begins. Otherwise they are refused; an agent's always are.
         timeout: Seconds for a whole rollout, including scoring. The answers of a served model have
             their own deadline and do not count.
         tool_timeout: Seconds for one tool call.
@@ -109,6 +112,7 @@ class Environment:
     max_tokens: int | None = None
     context: str | Context = "grow"
     expensive_reset: bool = False
+    fetch_images: bool = False
     timeout: float = 300.0
     tool_timeout: float = 30.0
     rng: random.Random
@@ -209,8 +213,15 @@ class Environment:
         return self.timeout
 
     def first_messages(self, task: Task) -> list[Message]:
-        """Return the system prompt (if any) and the task's prompt as messages."""
-        messages = as_messages(task.prompt)
+        """Return the system prompt (if any) and the task's prompt as messages.
+
+        Raises:
+            ConfigError: If the prompt is none, or an image in it cannot be read.
+        """
+        try:
+            messages = as_messages(task.prompt)
+        except BadImage as error:
+            raise BadImage(f"task {task.id!r}: {error}") from error
         if self.system_prompt is not None:
             messages.insert(0, Message("system", self.system_prompt))
         return messages

@@ -76,12 +76,12 @@ def _drop(context: DropToolResults, size: int, dialogues: Dialogues, dialogue: D
     old = {
         index
         for index in results[: max(0, len(results) - context.keep)]
-        if len(messages[index].content) > len(context.note)
+        if len(messages[index].content) > len(context.note) or messages[index].images
     }
     if not old:
         return
     shorter = [
-        replace(message, content=context.note) if index in old else message
+        replace(message, content=context.note, images=[]) if index in old else message
         for index, message in enumerate(messages)
     ]
     reason = (

@@ -7,10 +7,12 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity, Episode
+from vf.environments.fetching import with_fetched_images
 from vf.environments.sandboxes import backend_of, spec_of
 from vf.environments.turns import ask, take_turns
 from vf.inference.model import Model, Sampling, own_sampling
@@ -184,7 +186,7 @@ class _Rollout:
         doing = self.episode.activity.doing
         why = f"{doing} did not end when its time was over: does it catch asyncio.CancelledError?"
         self._fail(EnvironmentFailure(f"the rollout is left behind, for {why}"))
-        return Trace.from_json(self.trace.to_json())  # what was left behind cannot change it
+        return self.trace.copy()  # what was left behind cannot change it
 
     async def run(self) -> Trace:
         trace, started = self.trace, time.perf_counter()
@@ -202,6 +204,10 @@ class _Rollout:
 
     async def _play(self) -> None:
         trace, environment = self.trace, self.environment
+        if environment.fetch_images:
+            with self.episode.phase("fetch"):
+                trace.task = await with_fetched_images(self.episode.task)
+            self.episode = replace(self.episode, task=trace.task)
         play = environment.play_episode if isinstance(environment, OwnPlay) else take_turns
         if getattr(environment, "own_clock", False):
             trace.stop_reason = await play(self.episode)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
-from vf.runtime.api_keys import clean_key, hide, in_url, tells
+from vf.runtime.api_keys import clean_key, hide, in_url, tells, without_data
 from vf.runtime.errors import ModelError
 
 if TYPE_CHECKING:
@@ -283,4 +283,5 @@ def words_of(body: object) -> str:
 
 
 def _short(text: str) -> str:
+    text = without_data(text)
     return text if len(text) <= MOST_WORDS else text[:MOST_WORDS] + "..."

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +23,7 @@ from vf.rubrics.judge_prompt import (
 from vf.rubrics.scorers import NoVerdict
 from vf.runtime.api_keys import URL, check_variable, hide_urls, read_key
 from vf.runtime.errors import ConfigError, ModelError, RubricError
+from vf.traces.images import Image
 from vf.traces.messages import Message, as_messages
 from vf.traces.trace import Trace
 
@@ -46,6 +47,14 @@ CORRECT = Criterion(
 
 class _Unusable(RubricError):
     """The judge answered, but not with a verdict, or refused what it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a judge is shown of a trace."""
+
+    material: Mapping[str, str]
+    images: Sequence[Image]
 
 
 @dataclass(slots=True)
@@ -97,6 +106,8 @@ class Judge:
         combine: Whether votes are averaged, or the most frequent choice counts.
         answer: What to judge of a trace; the last message by default.
         reference: What to compare with, or None for nothing; ``task.answer`` by default.
+        images: Returns which images of a trace a judge that sees is shown, before the texts, such
+            as ``lambda trace: list(trace.images)``; None for text alone.
         cache: A folder for verdicts, ``"memory"``, or None to ask every time.
         retries: How often to ask again after a reply without a usable verdict.
         temperature: 0 for one vote and 1 for several by default.
@@ -125,6 +136,7 @@ class Judge:
         combine: Literal["mean", "majority"] = "mean",
         answer: Callable[[Trace], str] | None = None,
         reference: Callable[[Trace], str | None] | None = None,
+        images: Callable[[Trace], Sequence[Image]] | None = None,
         cache: str | Path | None = "memory",
         retries: int = 2,
         temperature: float | None = None,
@@ -144,6 +156,7 @@ class Judge:
         self.usage = JudgeUsage()
         self._answer = answer or (lambda trace: trace.reply)
         self._reference = reference or _golden
+        self._images = images
         self._key_env = api_key_env
         self._extra_body = dict(extra_body or {})
         self._check()
@@ -173,10 +186,10 @@ class Judge:
                 question. A rubric then takes the worst value, so that no answer can choose to go
                 unscored.
         """
-        material = self._material(trace)
+        shown = _Shown(self._material(trace), self._images(trace) if self._images else ())
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._vote(material, n)) for n in range(self.votes)]
+                tasks = [group.create_task(self._vote(shown, n)) for n in range(self.votes)]
         except BaseExceptionGroup as error:
             raise error.exceptions[0] from None
         votes = [task.result() for task in tasks]
@@ -198,16 +211,18 @@ class Judge:
         if self._chat is not None:
             await self._chat.close()
 
-    async def _vote(self, material: Mapping[str, str], number: int) -> tuple[Vote, bool]:
+    async def _vote(self, shown: _Shown, number: int) -> tuple[Vote, bool]:
         """Return one vote, and whether it was in the cache."""
         if self._cache is None:
-            return await self._ask(material, number), False
+            return await self._ask(shown, number), False
+        seen = {"images": [image.name for image in shown.images]} if shown.images else {}
         key = self._cache.key(
             rules=RULES,
             model=self.model,
             base_url=self.base_url,
             criteria=[[c.name, c.question, list(c.choices)] for c in self.criteria],
-            material=dict(material),
+            material=dict(shown.material),
+            **seen,
             temperature=self.temperature,
             max_tokens=self.max_tokens,
             extra_body=self._extra_body,
@@ -217,21 +232,22 @@ class Judge:
         if vote is not None:
             self.usage.from_cache += 1
             return vote, True
-        vote = await self._ask(material, number)
+        vote = await self._ask(shown, number)
         self._cache.put(key, vote)
         return vote, False
 
-    async def _ask(self, material: Mapping[str, str], number: int) -> Vote:
+    async def _ask(self, shown: _Shown, number: int) -> Vote:
         try:
-            return await self._attempts(material, number)
+            return await self._attempts(shown, number)
         except _Unusable as error:
             try:
-                await self._attempts({**material, "ANSWER": HARMLESS}, number)
+                harmless = replace(shown, material={**shown.material, "ANSWER": HARMLESS})
+                await self._attempts(harmless, number)
             except _Unusable:
                 raise error from None
             raise NoVerdict(f"{error}. On the answer {HARMLESS!r} it gives one") from error
 
-    async def _attempts(self, material: Mapping[str, str], number: int) -> Vote:
+    async def _attempts(self, shown: _Shown, number: int) -> Vote:
         """Ask until there is a verdict.
 
         Raises:
@@ -240,8 +256,10 @@ class Judge:
         """
         prompt_tokens = completion_tokens = 0
         for attempt in range(self.retries + 1):
-            nonce = draw_nonce(list(material.values()))
-            reply = await self._request(build_messages(self.criteria, material, nonce), number)
+            nonce = draw_nonce(list(shown.material.values()))
+            messages = as_messages(build_messages(self.criteria, shown.material, nonce))
+            messages[-1].images = [replace(image, at=0) for image in shown.images]
+            reply = await self._request(messages, number)
             prompt_tokens += reply.prompt_tokens
             completion_tokens += reply.completion_tokens
             self.usage.prompt_tokens += reply.prompt_tokens
@@ -253,14 +271,14 @@ class Judge:
             except Malformed as error:
                 end = _ENDS.get(reply.finish_reason, "")
                 problem = f"{error}{end.format(self.max_tokens)}"
-        shown = text if len(text) <= 200 else f"{text[:200]}..."
+        begin = text if len(text) <= 200 else f"{text[:200]}..."
         raise _Unusable(
             f"{self.__name__!r}: {self.model} gave no usable verdict in {self.retries + 1} "
-            f"attempts; the last reply is malformed: {problem}. It begins with {shown!r}. Take a "
+            f"attempts; the last reply is malformed: {problem}. It begins with {begin!r}. Take a "
             "stronger judge, raise max_tokens, or ask simpler questions"
         )
 
-    async def _request(self, messages: list[dict[str, str]], number: int) -> Reply:
+    async def _request(self, messages: list[Message], number: int) -> Reply:
         """Ask once, as patiently as any model is asked.
 
         Raises:
@@ -274,7 +292,7 @@ class Judge:
         self.usage.requests += 1
         sampling = Sampling(self.max_tokens, self.temperature, seed=number)
         try:
-            return await self._chat.respond(Conversation(as_messages(messages)), sampling)
+            return await self._chat.respond(Conversation(messages), sampling)
         except ContextFull as error:
             raise _Unusable(f"{self._named}: the context is full") from error
         except ModelError as error:

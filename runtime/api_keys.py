@@ -22,6 +22,8 @@ SECRET_NAME = re.compile(
 )
 _URL = re.compile(r"https?://[^\s\"'<>]{1,2000}")
 _MOST_URL = 2000  # characters
+_DATA = 512  # characters of base64 that are data, and nothing to read
+_BASE64 = re.compile(rf"[A-Za-z0-9+/]{{{_DATA},}}={{0,2}}")
 _LEAST = 6  # characters: a shorter key, such as "none", is no secret
 _KEY = re.compile(r"(?=.*[0-9])([a-z]+_\w{16,}|\w{32,})|.*[^A-Za-z0-9_].*|[0-9].*", re.DOTALL)
 
@@ -98,8 +100,13 @@ def hide_urls(value: Any) -> Any:
 
 
 def hide_in_text(text: str) -> str:
-    """Return a text in which no URL shows credentials."""
-    return _URL.sub(lambda url: hide(url[0], *in_url(url[0])), text)
+    """Return a text in which no URL shows credentials, and without images and other data."""
+    return _URL.sub(lambda url: hide(url[0], *in_url(url[0])), without_data(text))
+
+
+def without_data(text: str) -> str:
+    """Return a text in which long runs of base64 are cut off, such as those of images."""
+    return text if len(text) < _DATA else _BASE64.sub(lambda run: f"{run[0][:16]}...", text)
 
 
 class _HidesUrls(logging.Filter):

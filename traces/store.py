@@ -7,9 +7,12 @@ import os
 import shlex
 import threading
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from vf.runtime.errors import ConfigError
+from vf.traces.image_files import keep_images
+from vf.traces.prompt_images import by_reference
 from vf.traces.trace import Trace, first_problem
 
 
@@ -33,7 +36,8 @@ class TraceStore:
     """Append traces to a JSONL file, and read them back lazily.
 
     A process killed mid-write leaves at most one torn last line. Readers skip it; the next
-    writer removes it, so it never ends up in the middle of the file.
+    writer removes it, so it never ends up in the middle of the file. Images are files in the folder
+    ``images`` beside it, written before the line that names them.
 
     Example::
 
@@ -58,6 +62,7 @@ class TraceStore:
             OSError: The disk is full or the path cannot be written.
         """
         line = (line or trace.to_json()) + b"\n"
+        keep_images(chain(trace.images, by_reference(trace.task.prompt)[1]), self.path.parent)
         with self._lock:
             if self._fd is None:
                 self._fd = self._open()
@@ -97,7 +102,7 @@ class TraceStore:
                     if not line.endswith(b"\n"):
                         return
                     raise DamagedLine(self.path, number, first_problem(error)) from None
-                yield trace
+                yield trace.find_images(self.path.parent)
 
     def close(self) -> None:
         """Flush to disk and close; the store can be appended to again afterwards."""

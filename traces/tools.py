@@ -20,17 +20,14 @@ from pydantic import (
     ConfigDict,
     Field,
     PydanticUserError,
-    TypeAdapter,
     ValidationError,
     create_model,
 )
 
 from vf.runtime.errors import ConfigError
-from vf.traces.messages import writable
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__vf_tool__"
-_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 ArgumentFault = Literal["invalid_json", "invalid_arguments"]
 # Says what is wrong with a call's arguments, for the model; nothing if they are right.
@@ -240,6 +237,13 @@ class Tool:
         )
         return cls(name, description, schema, fn, arguments)
 
+    @property
+    def draws(self) -> bool:
+        """Whether its signature says that it returns an image."""
+        hint = inspect.unwrap(self.fn).__annotations__.get("return")
+        name = hint if isinstance(hint, str) else getattr(hint, "__name__", "")
+        return name.rpartition(".")[2] in ("Image", "Figure")
+
     def schema(self) -> dict[str, Any]:
         """Return the tool in OpenAI's ``tools`` format."""
         return {
@@ -298,49 +302,6 @@ def _place(fn: Callable[..., Any]) -> str:
     """Return where a function is written, for an error; nothing if it is written nowhere."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
-
-
-def render_result(value: object) -> str:
-    """Return a tool's result as the text of its tool message: text as it is, the rest as JSON.
-
-    What has no JSON but a text of its own, such as a number of NumPy's, becomes that text.
-
-    Raises:
-        TypeError: The value says nothing to a model that reads text; says what to return.
-    """
-    if isinstance(value, str):
-        return writable(value)
-    if value is None:
-        return "done"
-    kind = type(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(
-            f"it returned {kind.__name__}; return text (.decode()). Images are not supported"
-        )
-    if _is_image(value):
-        raise TypeError(f"it returned an image ({kind.__name__}); images are not supported")
-    try:
-        return _ANY.dump_json(value).decode()
-    except ValueError as error:
-        if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
-            raise TypeError(
-                f"it returned an object of {kind.__name__}; return text, or what JSON can hold"
-            ) from error
-        return str(value)
-
-
-_IMAGES = {"image_url", "data", "source"}  # where parts of OpenAI, MCP and Anthropic hold theirs
-
-
-def _is_image(value: object) -> bool:
-    """Return whether a value is a picture that draws itself, or holds an image part of an API."""
-    parts = value if isinstance(value, list | tuple) else [value]
-    return any(
-        hasattr(part, "_repr_png_")
-        or hasattr(part, "savefig")
-        or (isinstance(part, dict) and "image" in str(part.get("type")) and _IMAGES & part.keys())
-        for part in parts
-    )
 
 
 def refuse_constant(constant: str) -> None:

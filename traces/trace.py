@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import traceback
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, with_config
 
-from vf.runtime.errors import InfrastructureError
+from vf.runtime.errors import ConfigError
 from vf.traces.branch import NOT_SAMPLED as NOT_SAMPLED
 from vf.traces.branch import Branch as Branch
-from vf.traces.messages import Message, writable
+from vf.traces.failure import Failure as Failure
+from vf.traces.images import Image
+from vf.traces.messages import Message, recorded
 from vf.traces.packed import pack_branches, pack_lineages, unpack_branches, unpack_lineages
+from vf.traces.prompt_images import by_reference
 from vf.traces.roles import RoleRecord
 from vf.traces.task import Task
 
@@ -128,9 +133,19 @@ class Lineage:
         return dict(zip(self.answers, self.turns, strict=True))
 
 
+def _naming_images(task: Task) -> dict[str, Any]:
+    values = {name: getattr(task, name) for name in task.__slots__}
+    return values | {"prompt": by_reference(task.prompt)[0]}
+
+
 def _packed_lineages(lineages: list[Lineage]) -> list[dict[str, Any]]:
     names = Lineage.__dataclass_fields__
-    return pack_lineages([{name: getattr(each, name) for name in names} for each in lineages])
+    packed = pack_lineages([{name: getattr(each, name) for name in names} for each in lineages])
+    for row in packed:
+        row["messages"] = [
+            recorded(each) if isinstance(each, Message) else each for each in row["messages"]
+        ]
+    return packed
 
 
 _PackedLineages = Annotated[
@@ -182,26 +197,6 @@ class Score:
     turn_costs: dict[str, list[float]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Failure:
-    """An infrastructure error, attributed to the boundary that it crossed."""
-
-    boundary: str
-    type: str
-    message: str
-    traceback: str
-
-    @classmethod
-    def of(cls, error: InfrastructureError) -> Failure:
-        """Describe an error with the traceback of its root cause."""
-        return cls(
-            boundary=error.boundary,
-            type=type(error.__cause__ or error).__name__,
-            message=writable(str(error)),
-            traceback=writable("".join(traceback.format_exception(error))),
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Which rollout of a training run a trace is.
@@ -237,7 +232,7 @@ class Trace:
     """
 
     environment: str
-    task: Task
+    task: Annotated[Task, PlainSerializer(_naming_images, when_used="json")]
     seed: int
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     messages: list[Message] = field(default_factory=list)
@@ -339,8 +334,27 @@ class Trace:
         """How many tokens the model sampled, over all turns."""
         return sum(turn.completion_tokens for turn in self.turns)
 
+    @property
+    def images(self) -> Iterator[Image]:
+        """Every image of the messages, as often as it is in one."""
+        for message in chain(self.messages, *(said.messages for said in self.lineages)):
+            yield from message.images
+
+    def find_images(self, folder: Path) -> Trace:
+        """Note the folder of the traces file that this was read from, for its images."""
+        for image in self.images:
+            image.folder = folder
+        return self
+
+    def copy(self) -> Trace:
+        """Return a copy that shares nothing with the trace but the bytes of images."""
+        copied = Trace.from_json(self.to_json())
+        for own, image in zip(copied.images, self.images, strict=True):
+            own.data, own.folder = image.data, image.folder
+        return copied
+
     def to_json(self) -> bytes:
-        """Return the trace as one line of JSON, without the newline."""
+        """Return the trace as one line of JSON, without the newline. It names images, only."""
         return trace_adapter().dump_json(self)
 
     @classmethod
@@ -350,7 +364,10 @@ class Trace:
         Raises:
             ValueError: The line is not a trace.
         """
-        return trace_adapter().validate_json(line)
+        try:
+            return trace_adapter().validate_json(line)
+        except ConfigError as error:  # of a message
+            raise ValueError(str(error)) from error
 
 
 def first_problem(error: ValueError) -> str:

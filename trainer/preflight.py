@@ -29,6 +29,7 @@ from vf.inference.vllm.adapter_formats import FORMATS, adapter_format
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.runtime.garbage import no_collections
+from vf.traces.prompt_images import holds_images
 from vf.traces.task import Task
 from vf.trainer.collecting.mixture import Mixture
 from vf.trainer.early_checks import check_early
@@ -138,6 +139,7 @@ def _member(
     if args.teacher_privileged:
         check_privileged(environment, tasks[0], renderer)
     tools = asyncio.run(tool_schemas(environment, tasks[0]))
+    check_images(environment, tasks)
     check_kind(verdicts, "tools" if tools else "plain")
     if tools and not shows_tools(renderer):
         raise ConfigError(f"environment {environment.id!r} has tools, but {HIDES_TOOLS}")
@@ -151,6 +153,27 @@ def _member(
         name, settings, environment, args, tasks, held_out, overlong, prompts, left_out
     )
     return member, prompts.first
+
+
+def check_images(environment: Environment, tasks: Sequence[Task]) -> None:
+    """Check that nothing has to be seen: models that see are measured, not trained.
+
+    Raises:
+        ConfigError: If a task's prompt holds an image, or a tool says that it returns one.
+    """
+    seen = next((task for task in tasks if holds_images(task.prompt)), None)
+    shows = next(
+        (each for each in environment.episode(0).toolbox.tools.values() if each.draws), None
+    )
+    if seen is None and shows is None:
+        return
+    what = (
+        f"the tool {shows.name} returns images" if seen is None else f"task {seen.id!r} holds one"
+    )
+    raise ConfigError(
+        f"env.id = {environment.id!r} has images ({what}), and training sees text only: measure "
+        "models that see with vf-rl eval, or choose another environment"
+    )
 
 
 def _check_roles(

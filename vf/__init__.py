@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.tools.sandbox_tools import BashTool as BashTool
     from vf.tools.sandbox_tools import FileTools as FileTools
     from vf.tools.sandbox_tools import PythonTool as PythonTool
+    from vf.traces.images import Image as Image
     from vf.traces.messages import Message as Message
     from vf.traces.messages import ToolCall as ToolCall
     from vf.traces.store import TraceStore as TraceStore
@@ -111,6 +112,7 @@ _NAMES = {
     "vf.testing": "testing",  # the module itself
     "vf.tools.mcp.mcp_tools": "McpTools",
     "vf.tools.sandbox_tools": "BashTool FileTools PythonTool",
+    "vf.traces.images": "Image",
     "vf.traces.messages": "Message ToolCall",
     "vf.traces.store": "TraceStore",
     "vf.traces.task": "Task",

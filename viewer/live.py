@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vf.runtime.errors import ConfigError
+from vf.traces.image_files import find_image
 from vf.viewer.page import live_page
 from vf.viewer.traces import TracesPage
 from vf.viewer.watch import Event, Watch
@@ -28,6 +29,12 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+}
+# The content of a name never changes.
+_OF_IMAGES = {
+    "Cache-Control": "private, max-age=31536000, immutable",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 
@@ -61,6 +68,7 @@ class LiveServer:
         app.router.add_get("/", self._page)
         app.router.add_get("/events", self._events)
         app.router.add_get("/traces", self._traces_page)
+        app.router.add_get("/images/{name}", self._image)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         try:
@@ -106,6 +114,17 @@ class LiveServer:
         return web.FileResponse(
             page, headers={**headers, "Content-Type": "text/html; charset=utf-8"}
         )
+
+    async def _image(self, request: web.Request) -> web.StreamResponse:
+        """Give out an image of a trace that is shown, whose name is the hash of its content."""
+        from aiohttp import web
+
+        name = request.match_info["name"]
+        found = await asyncio.to_thread(find_image, name, self.watch.found.traces)
+        if found is None:
+            raise web.HTTPNotFound
+        path, kind = found
+        return web.FileResponse(path, headers={**_HEADERS, **_OF_IMAGES, "Content-Type": kind})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web

@@ -23,7 +23,7 @@ SCRIPTS = ("metrics", "axes", "chart", "tables", "overview", "runs", "evaluation
 # Scripts and styles run only if they are ours, by their hash; text can not become markup, for no
 # policy may make TrustedHTML. A live page may ask its own server, an offline one nobody.
 _POLICY = (
-    "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; {sources}; "
+    "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data: blob:; {sources}; "
     "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _LIVE = "connect-src 'self'; frame-src 'self'"

@@ -25,7 +25,7 @@ class TracesPage:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "traces.html"
-        self._encoder = Encoder(folder)
+        self._encoder = Encoder(folder, images=False)
         self._seen: Sequence[tuple[Path, object]] | None = None
         self._writing = asyncio.Lock()
 
@@ -48,6 +48,7 @@ class TracesPage:
                 title=title,
                 texts_of=token_texts,
                 encoder=self._encoder,
+                served=True,
             )
         except ConfigError:  # a file was moved away between the look and the reading
             self._file.write_bytes(_NONE)

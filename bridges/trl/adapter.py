@@ -111,7 +111,12 @@ def _dataset(home: Home, split: str, tasks: Iterable[Task], *, in_prompt: bool) 
     """
     rows = []
     for task in tasks:
-        prompt = [message.to_openai() for message in home.environment.first_messages(task)]
+        messages = home.environment.first_messages(task)
+        if any(message.images for message in messages):
+            raise ConfigError(
+                f"to_trl: the prompt of task {task.id!r} holds an image, and what TRL gets is text"
+            )
+        prompt = [message.to_openai() for message in messages]
         key = f"{split}/{task.id}"
         if in_prompt:
             prompt[-1]["task"] = key

@@ -8,6 +8,7 @@ from typing import Any
 
 from vf.inference.model import Conversation, LimitReached, Reply, Sampling
 from vf.inference.models.chat_answers import as_sent, read_reply
+from vf.inference.models.tool_images import images_behind
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
 from vf.traces.trace import StopReason, Trace
@@ -56,9 +57,10 @@ class InterceptedModel:
             ModelError: verifiers has no answer.
             LimitReached: verifiers has ended the rollout by a limit of its own.
         """
+        messages = conversation.messages
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [as_sent(each, reasoning=True) for each in conversation.messages],
+            "messages": images_behind(messages, [as_sent(each) for each in messages]),
         }
         if conversation.tools:
             body["tools"] = conversation.tools

@@ -12,6 +12,7 @@ from vf.traces.messages import as_messages
 from vf.traces.task import Task
 
 NAMES = ("prompt", "task", "url", "root", "key", "model")
+_SEE_FILE = "[an image, which is in the file of the task]"
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}|\{([A-Za-z_]\w*)\}")
 
 
@@ -41,11 +42,14 @@ def values(task: Task, endpoint: Endpoint, file: str) -> dict[str, str]:
     """Return what the placeholders stand for.
 
     Args:
-        task: Its prompt is text; of chat messages, their contents.
+        task: Its prompt is text; of chat messages, their contents, and a note in place of images.
         endpoint: The endpoint as the program sees it.
         file: Path of the file with the task.
     """
-    prompt = "\n\n".join(message.content for message in as_messages(task.prompt))
+    prompt = "\n\n".join(
+        "".join(part if isinstance(part, str) else _SEE_FILE for part in message.parts)
+        for message in as_messages(task.prompt)
+    )
     return {
         "prompt": prompt,
         "task": file,

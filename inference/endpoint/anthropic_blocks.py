@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vf.inference.endpoint.dialect import Refusal
-from vf.inference.endpoint.reading import entries, part_text, string, text_of
+from vf.inference.endpoint.reading import (
+    entries,
+    part_text,
+    parts_of,
+    read_part,
+    separated,
+    string,
+    text_of,
+)
 from vf.traces.messages import Message, ToolCall
 
 # A call's input must be an object. What a model wrote instead is its one field.
@@ -68,18 +76,18 @@ def in_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any
 
 
 def _user(blocks: list[tuple[str, dict[str, Any]]]) -> list[Message]:
-    results, texts = [], []
+    results, said = [], []
     for where, block in blocks:
         if block.get("type") == "tool_result":
-            text = text_of(block.get("content") or "", f"{where}.content", TEXT)
-            if block.get("is_error") and not text.startswith("Error"):
-                text = f"Error: {text}"
+            parts = parts_of(block.get("content") or "", f"{where}.content", TEXT)
             call = string(block, "tool_use_id", where)
-            results.append(Message("tool", text, tool_call_id=call))
+            result = Message.of("tool", parts, tool_call_id=call)
+            if block.get("is_error") and not result.content.startswith("Error"):
+                result = Message.of("tool", ["Error: ", *parts], tool_call_id=call)
+            results.append(result)
         else:
-            texts.append(part_text(block, where, TEXT))
-    said = [Message("user", "\n".join(texts))] if texts or not results else []
-    return results + said
+            said.append(read_part(block, where, TEXT))
+    return results + ([Message.of("user", separated(said))] if said or not results else [])
 
 
 def _assistant(blocks: list[tuple[str, dict[str, Any]]]) -> Message:

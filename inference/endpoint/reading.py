@@ -11,6 +11,8 @@ from pydantic_core import to_json
 
 from vf.inference.endpoint.dialect import Refusal
 from vf.inference.request_limits import MOST_FIELDS, MOST_PARTS
+from vf.runtime.errors import ConfigError
+from vf.traces.images import Image, image_of
 from vf.traces.messages import Message, ToolCall
 
 _CODES = {
@@ -111,6 +113,53 @@ def text_of(content: Any, where: str, kinds: Mapping[str, str], *, between: str 
     return between.join(part_text(part, place, kinds) for place, part in entries(content, where))
 
 
+def parts_of(
+    content: Any, where: str, kinds: Mapping[str, str], *, between: str = "\n"
+) -> list[str | Image]:
+    """Return content, which is text or a list of parts, as texts and images.
+
+    Args:
+        content: The content.
+        where: Its place in the request.
+        kinds: The types of parts that are text, and the field that holds it.
+        between: What separates two texts.
+
+    Raises:
+        Refusal: It is something else, or holds a part of another type, or an image that cannot be
+            read.
+    """
+    if not isinstance(content, list):
+        return [text_of(content, where, kinds)]
+    return separated(
+        [read_part(part, place, kinds) for place, part in entries(content, where)], between
+    )
+
+
+def separated(parts: Sequence[str | Image], between: str = "\n") -> list[str | Image]:
+    """Return parts with a separator before each text but the first."""
+    found: list[str | Image] = []
+    begun = False
+    for part in parts:
+        if isinstance(part, str) and begun:
+            found.append(between)
+        begun = begun or isinstance(part, str)
+        found.append(part)
+    return found
+
+
+def read_part(part: Mapping[str, Any], where: str, kinds: Mapping[str, str]) -> str | Image:
+    """Return one part of a content that may hold images.
+
+    Raises:
+        Refusal: It is of another type, or an image that cannot be read.
+    """
+    try:
+        image = image_of(part)
+    except ConfigError as error:
+        raise Refusal(f"{where}: {error}", param=where) from error
+    return part_text(part, where, kinds) if image is None else image
+
+
 def part_text(part: Mapping[str, Any], where: str, kinds: Mapping[str, str]) -> str:
     """Return one part of a content as text.
 
@@ -120,7 +169,8 @@ def part_text(part: Mapping[str, Any], where: str, kinds: Mapping[str, str]) -> 
     kind = part.get("type")
     if not isinstance(kind, str) or kind not in kinds:
         raise Refusal(
-            f"{where}: a part of type {kind!r} is not supported: content must be text", param=where
+            f"{where}: a part of type {kind!r} is not supported here: content must be text",
+            param=where,
         )
     return string(part, kinds[kind], where)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.inference.endpoint.dialect import Refusal
-from vf.inference.endpoint.reading import entries, string, text_of
+from vf.inference.endpoint.reading import entries, parts_of, string, text_of
 from vf.inference.endpoint.response_tools import call_item, call_of
 from vf.inference.model import Reply
 from vf.inference.request_limits import MOST_MESSAGES
@@ -86,9 +86,9 @@ class _Reading:
         elif kind in _CALLS:
             self._assistant(item, _CALL).tool_calls.append(call_of(item, where))
         elif kind in _RESULTS:
-            output = text_of(item.get("output"), f"{where}.output", _PARTS)
+            output = parts_of(item.get("output"), f"{where}.output", _PARTS)
             call = string(item, "call_id", where)
-            self.messages.append(Message("tool", output, tool_call_id=call))
+            self.messages.append(Message.of("tool", output, tool_call_id=call))
         elif kind == "message":
             self._said(item, where)
         else:
@@ -101,8 +101,8 @@ class _Reading:
                 text = text_of(item.get("content"), place, _PARTS, between="")
                 self._assistant(item, _TEXT).content += text
             case "user":
-                text = text_of(item.get("content"), place, _PARTS)
-                self.messages.append(Message("user", text))
+                said = parts_of(item.get("content"), place, _PARTS)
+                self.messages.append(Message.of("user", said))
             case "system" | "developer":
                 text = text_of(item.get("content"), place, _PARTS)
                 self.messages.append(Message("system", text))

@@ -137,8 +137,9 @@ class Session:
         try:
             if isinstance(self._model, TokenModel):
                 return await self._model.count_prompt(start.conversation)
-            said = [[message.to_openai() for message in asked.messages], asked.tools]
-            return len(json.dumps(said, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN
+            seen = sum(image.tokens for message in asked.messages for image in message.images)
+            said = [[replace(m, images=[]).to_openai() for m in asked.messages], asked.tools]
+            return len(json.dumps(said, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN + seen
         except LimitReached as limit:
             raise self._limited(limit) from limit
         except (ConfigError, Unrenderable) as error:

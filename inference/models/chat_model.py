@@ -23,6 +23,7 @@ from vf.inference.models.chat_answers import (
     valid,
 )
 from vf.inference.models.request_fields import Fields, RequestFields, refuses
+from vf.inference.models.tool_images import images_behind
 from vf.inference.parsing import TEXT_CALLS
 from vf.inference.patience import AWAY_SECONDS, Patience
 from vf.inference.rendering.text_tools import in_text
@@ -182,7 +183,10 @@ class ChatModel:
         while True:
             reasoning, applied = self._send_reasoning, self._fields.applied(fields)
             wraps = self._valid_calls
-            sent = [as_sent(each, reasoning=reasoning, valid_calls=wraps) for each in messages]
+            sent = images_behind(
+                messages,
+                [as_sent(each, reasoning=reasoning, valid_calls=wraps) for each in messages],
+            )
             more = {**({"tools": tools} if tools else {}), **applied}
             try:
                 text = await self._send(client, sent, more)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from vf.inference.model import Conversation
-from vf.inference.rendering.renderer import BridgeError, Renderer
+from vf.inference.rendering.renderer import BridgeError, Renderer, refuse_images
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.trace import Branch, Fork
 
@@ -32,10 +32,11 @@ def next_prompt(
             model sees again, and forks where that does not extend the context.
 
     Raises:
-        ConfigError: If the template refuses the first prompt.
+        ConfigError: If the template refuses the first prompt, or a message holds an image.
         Unrenderable: If the template refuses the conversation that the model has produced.
     """
     messages = conversation.messages
+    refuse_images(messages[conversation.encoded :])
     if conversation.fork is not None:
         return Branch(), _rendered(renderer, conversation), conversation.fork
     if not conversation.branches:

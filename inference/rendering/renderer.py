@@ -122,6 +122,7 @@ class Renderer:
             ConfigError: If the template refuses these messages, would leave some of them out, or
                 cannot continue the last one.
         """
+        refuse_images(messages)
         for role in ("system", "tool"):
             if any(message.role == role for message in messages) and not self._seams.shows(role):
                 raise ConfigError(f"the chat template leaves out {role} messages")
@@ -249,6 +250,20 @@ class Renderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+
+def refuse_images(messages: Sequence[Message]) -> None:
+    """Raise where there is an image: what is rendered is text.
+
+    Raises:
+        ConfigError: If a message holds one.
+    """
+    for message in messages:
+        if message.images:
+            raise ConfigError(
+                f"a message of the role {message.role!r} holds an image, and models that are given "
+                "tokens read text only: measure models that see with vf-rl eval, through an API"
+            )
 
 
 def _check_stops(tokenizer: Any, stop_token_ids: Sequence[object]) -> None:

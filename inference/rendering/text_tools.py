@@ -58,11 +58,11 @@ def in_text(
         if message.role != "tool":
             shown.append(_answer(message) if message.tool_calls else message)
             continue
-        result = f"<tool_response>\n{message.content}\n</tool_response>"
+        result = ["<tool_response>\n", *message.parts, "\n</tool_response>"]
         if index and messages[index - 1].role == "tool":  # the results of one turn are one message
-            shown[-1] = Message("user", f"{shown[-1].content}\n{result}")
+            shown[-1] = Message.of("user", [*shown[-1].parts, "\n", *result])
         else:
-            shown.append(Message("user", result))
+            shown.append(Message.of("user", result))
     return _introduced(shown, tools, system_role) if tools else shown
 
 
@@ -89,5 +89,5 @@ def _introduced(
     if first is not None and first.role == "system":
         return [Message("system", f"{first.content}\n\n{listing}"), *messages[1:]]
     if not system_role and first is not None and first.role == "user":
-        return [Message("user", f"{listing}\n\n{first.content}"), *messages[1:]]
+        return [Message.of("user", [f"{listing}\n\n", *first.parts]), *messages[1:]]
     return [Message("system", listing), *messages]

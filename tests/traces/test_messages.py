@@ -99,7 +99,7 @@ def test_an_unknown_role_is_named_with_the_known_ones(role: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [3, {"text": "a"}, ["a"], [{"type": "image_url"}], [{"type": "text"}]]
+    "content", [3, {"text": "a"}, [3], [{"type": "input_audio"}], [{"type": "text"}]]
 )
 def test_content_that_is_not_text_is_refused(content: Any) -> None:
     with pytest.raises(vf.ConfigError, match="content must be text"):
@@ -109,9 +109,9 @@ def test_content_that_is_not_text_is_refused(content: Any) -> None:
 
 
 def test_what_is_not_supported_is_named() -> None:
-    picture: Any = [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {}}]
-    with pytest.raises(vf.ConfigError, match=r"'image_url': images, audio .* not supported"):
-        vf.Message("user", picture)
+    spoken: Any = [{"type": "text", "text": "What?"}, {"type": "input_audio", "input_audio": {}}]
+    with pytest.raises(vf.ConfigError, match=r"'input_audio': audio .* not supported"):
+        vf.Message("user", spoken)
 
 
 @pytest.mark.parametrize(

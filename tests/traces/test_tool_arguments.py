@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vf.traces.tools import ArgumentError, Tool, render_result
+from vf.traces.tool_results import render_result
+from vf.traces.tools import ArgumentError, Tool
 
 
 class Colour(StrEnum):
@@ -165,10 +166,13 @@ class Picture:
     [
         (b"\xff", "returned bytes; return text"),
         (bytearray(b"text"), "returned bytearray; return text"),
-        (Picture(), "returned an image .Picture.; images are not supported"),
-        ([{"type": "text", "text": "a"}, Picture()], "returned an image .list.; images are not"),
-        ([{"type": "image_url", "image_url": {"url": "data:"}}], "images are not supported"),
-        ({"type": "image", "data": "iVBO", "mimeType": "image/png"}, "images are not supported"),
+        (Picture(), "returned an image .Picture., where only text"),
+        ([{"type": "text", "text": "a"}, Picture()], "returned an image .list., where only text"),
+        ([{"type": "image_url", "image_url": {"url": "data:"}}], "where only text can be shown"),
+        (
+            {"type": "image", "data": "iVBO", "mimeType": "image/png"},
+            "where only text can be shown",
+        ),
         (object(), "returned an object of object; return text, or what JSON can hold"),
     ],
 )

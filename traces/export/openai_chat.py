@@ -86,7 +86,7 @@ def read_chat(raw: Any, number: int) -> Trace | None:
             stop_reason=StopReason(stop) if stop in list(StopReason) else None,
             info={"foreign": True} | ({UNLEARNED: unlearned} if unlearned else {}),
         )
-        return Trace.from_json(trace.to_json())  # so that everything in it has its type
+        return trace.copy()  # so that everything in it has its type
     except (ConfigError, ValueError, TypeError):
         return None
 

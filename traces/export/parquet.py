@@ -16,6 +16,7 @@ import pydantic_core
 
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
+from vf.traces.prompt_images import by_reference
 from vf.traces.trace import Trace, trace_adapter
 
 ENDING = ".parquet"
@@ -49,6 +50,7 @@ def schema() -> Any:
         tool_calls=calls,
         tool_call_id=text,
         name=text,
+        images=rows(sha256=text, media_type=text, width=i64, height=i64, at=i64),
     )
     places = pa.list_(i64)
     columns = {
@@ -109,6 +111,7 @@ def schema() -> Any:
         "timing": rows(phase=text, seconds=f64),
         "info_json": text,
         "origin": pa.struct([(name, i64) for name in ("step", "group", "rollout")]),
+        "images": rows(name=text, data=pa.binary()),
     }
     return pa.schema(list(columns.items()), metadata={_MARK: _VERSION})
 
@@ -139,6 +142,7 @@ class ParquetTraces:
 
         Raises:
             Unfit: The schema has no room for something in it; the row is left out.
+            ConfigError: The file of an image is missing or damaged.
         """
         try:
             batch = self._pa.RecordBatch.from_pylist([_row(trace, model)], self._schema)
@@ -184,14 +188,15 @@ def read_parquet(path: Path) -> Iterator[Trace]:
 
 def _row(trace: Trace, model: str) -> dict[str, Any]:
     task, score = trace.task, trace.score
-    told = isinstance(task.prompt, str)
+    prompt, images = by_reference(task.prompt)
+    told = isinstance(prompt, str)
     return {
         "id": trace.id,
         "environment": trace.environment,
         "model": model,
         "task_id": task.id,
-        "prompt": task.prompt if told else None,
-        "prompt_json": None if told else _json(task.prompt),
+        "prompt": prompt if told else None,
+        "prompt_json": None if told else _json(prompt),
         "answer_json": _json(task.answer),
         "task_info_json": _json(task.info),
         "seed": trace.seed,
@@ -224,6 +229,10 @@ def _row(trace: Trace, model: str) -> dict[str, Any]:
         "timing": _pairs(trace.timing, "phase", "seconds"),
         "info_json": _json(trace.info),
         "origin": trace.origin and asdict(trace.origin),
+        "images": [
+            {"name": name, "data": image.read()}
+            for name, image in {each.name: each for each in (*images, *trace.images)}.items()
+        ],
     }
 
 
@@ -237,7 +246,7 @@ def _trace(row: dict[str, Any]) -> Trace:
             score[kind] = {each["name"]: _kept(kind, each["value"]) for each in found}
     kept = ("id", "environment", "seed", "prompt_messages", "stop_reason", "error", "turns")
     more = ("tool_events", "step_rewards", "branches", "forks")
-    return trace_adapter().validate_python(
+    trace = trace_adapter().validate_python(
         {name: row[name] for name in (*kept, *more)}
         | {
             "task": {
@@ -257,6 +266,10 @@ def _trace(row: dict[str, Any]) -> Trace:
             "origin": row.get("origin"),  # not in files that were exported before it was
         }
     )
+    held = {each["name"]: each["data"] for each in row.get("images") or ()}
+    for image in trace.images:
+        image.data = held.get(image.name)
+    return trace
 
 
 def _lineage(raw: dict[str, Any]) -> dict[str, Any]:
@@ -280,6 +293,8 @@ def _message(raw: dict[str, Any]) -> dict[str, Any]:
         for call in raw["tool_calls"]
     ]
     del raw["raw"]  # of the API's, not the trace's
+    for image in raw["images"]:
+        del image["data"], image["folder"]
     return raw | {"reasoning_content": raw.pop("reasoning"), "tool_calls": calls}
 
 
@@ -288,7 +303,9 @@ def _read_message(raw: dict[str, Any]) -> dict[str, Any]:
         {"id": call["id"], "malformed": call["malformed"], **call["function"]}
         for call in raw["tool_calls"]
     ]
-    return raw | {"reasoning": raw.pop("reasoning_content"), "tool_calls": calls}
+    images = raw.get("images") or []  # not in files that were exported before there were any
+    thought = raw.pop("reasoning_content")
+    return raw | {"reasoning": thought, "tool_calls": calls, "images": images}
 
 
 def _pairs(values: Mapping[str, float | None], key: str, value: str) -> list[dict[str, Any]]:

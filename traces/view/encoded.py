@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from vf.runtime.errors import ConfigError
+from vf.traces.images import BadImage
 from vf.traces.learned import Learned, learned_beside, learned_file
+from vf.traces.trace import Trace
 from vf.traces.view.encode import compress, pack_trace, row_of, strict, text_of
 from vf.traces.view.sources import Source, Unreadable, read
 
 SEARCHED = 1 << 20  # characters of text that are searched, in one blob
 
-Kind = Literal["t", "s"]  # a trace, or texts that are searched
+Kind = Literal["t", "s", "i"]  # a trace, texts that are searched, or an image
 Blob = tuple[Kind, int]  # and its size, in bytes
 
 
@@ -31,6 +34,7 @@ class Encoded:
         rows: What the table shows of each trace; ``model`` is what the file calls its model.
         counts: How many traces' texts each blob of texts holds.
         used: The token ids that occur, by the model's name.
+        images: The name of each image, in the order of their blobs; each is there once.
         unreadable: How many lines are no traces.
         problems: The first five of them, in words.
     """
@@ -41,6 +45,7 @@ class Encoded:
     rows: list[dict[str, Any]] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     used: dict[str, set[int]] = field(default_factory=dict)
+    images: dict[str, None] = field(default_factory=dict)
     unreadable: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -50,10 +55,12 @@ class Encoder:
 
     Args:
         folder: Where the blobs are kept; it must outlive the encoder.
+        images: Whether images are encoded, too; not for a page that is served beside them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, images: bool = True) -> None:
         self._folder = folder
+        self._images = images
         self._known: dict[Path, tuple[object, Encoded]] = {}
 
     def encode(self, source: Source, advance: Callable[[int], None] | None = None) -> Encoded:
@@ -76,7 +83,7 @@ class Encoder:
             del self._known[source.path]
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as spool:
             found = Encoded(source, Path(spool.name))
-            _encode(found, spool, advance)
+            _encode(found, spool, advance, images=self._images)
         self._known[source.path] = state, found
         return found
 
@@ -96,7 +103,9 @@ def state_of(file: Path) -> tuple[tuple[int, int, int], ...]:
     return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in (own, beside) if each)
 
 
-def _encode(found: Encoded, spool: IO[bytes], advance: Callable[[int], None] | None) -> None:
+def _encode(
+    found: Encoded, spool: IO[bytes], advance: Callable[[int], None] | None, *, images: bool
+) -> None:
     texts: list[str] = []
 
     def flush() -> None:
@@ -122,12 +131,24 @@ def _encode(found: Encoded, spool: IO[bytes], advance: Callable[[int], None] | N
         ids = found.used.setdefault(row["model"], set())
         ids.update(*(branch.token_ids for branch in trace.branches))
         _add(found, spool, "t", pack_trace(trace, of_loss))
+        if images:
+            _add_images(found, spool, trace)
         texts.append(text_of(trace))
         waiting += len(texts[-1])
         if waiting >= SEARCHED:
             flush()
             waiting = 0
     flush()
+
+
+def _add_images(found: Encoded, spool: IO[bytes], trace: Trace) -> None:
+    """Add the images that are not there yet; the page says of one that is missing that it is."""
+    for image in trace.images:
+        if image.name not in found.images:
+            with suppress(BadImage):
+                data = image.read()
+                found.images[image.name] = None
+                _add(found, spool, "i", data)
 
 
 def _add(found: Encoded, spool: IO[bytes], kind: Kind, data: bytes) -> None:

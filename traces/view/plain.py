@@ -11,6 +11,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from vf.runtime.visible import visible
+from vf.traces.images import FOLDER, Image
 from vf.traces.messages import Message
 from vf.traces.simulated_users import UserRecord, user_of
 from vf.traces.trace import Lineage, Trace
@@ -125,8 +126,14 @@ def _left(info: Mapping[str, Any]) -> Iterator[Text | Padding]:
 def _texts(message: Message) -> Iterator[Text]:
     if message.reasoning:
         yield Text(visible(message.reasoning), style="dim italic")
-    if message.content or not message.tool_calls:
-        yield Text(visible(message.content))
+    for part in (
+        message.parts if message.content or message.images or not message.tool_calls else []
+    ):
+        if isinstance(part, Image):
+            size = f"{part.width} x {part.height}" if part.width else part.media_type
+            yield Text(f"[image, {size}: {FOLDER}/{part.name}]", style="dim")
+        else:
+            yield Text(visible(part))
     for call in message.tool_calls:
         yield Text(f"→ {visible(call.name)} {visible(call.arguments)}", style="bold")
 

@@ -143,7 +143,10 @@ def read(
                 size += len(rest)
                 yield Unreadable(number, f"longer than {MAX_LINE_BYTES >> 20} MiB")
             elif line.strip():
-                yield _parse(line, number)
+                found = _parse(line, number)
+                if isinstance(found, Trace) and not found.info.get("foreign"):
+                    found.find_images(source.path.parent)
+                yield found
             if advance is not None:
                 advance(size)
 

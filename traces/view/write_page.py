@@ -27,6 +27,7 @@ SCRIPTS = (
     "columns",
     "table",
     "filters",
+    "pictures",
     "conversations",
     "conversation",
     "colourings",
@@ -43,7 +44,8 @@ TokenTexts = Callable[[Sequence[int]], list[str]]
 # not become markup, for no policy may make TrustedHTML.
 _POLICY = (
     "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
-    "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "img-src {images}; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
 )
 
 
@@ -70,6 +72,7 @@ def write_page(
     texts_of: Callable[[str], TokenTexts | None] = lambda model: None,
     encoder: Encoder | None = None,
     advance: Callable[[int], None] | None = None,
+    served: bool = False,
 ) -> Written:
     """Write the traces of some files as one page, whole or not at all.
 
@@ -83,6 +86,8 @@ def write_page(
             tokenizer cannot be had: the page shows ids then.
         encoder: Remembers the files that have not changed since the page was written last.
         advance: Told the number of bytes of every line that was read.
+        served: Whether a server gives out the images, at ``images/NAME``; else the page holds each
+            once.
 
     Raises:
         ConfigError: A file cannot be opened, or ``output`` is something else than such a page.
@@ -91,9 +96,10 @@ def write_page(
     check_output(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     if encoder is not None:
-        return _write(sources, output, title, texts_of, encoder, advance)
+        return _write(sources, output, title, texts_of, encoder, advance, served)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        return _write(sources, output, title, texts_of, Encoder(Path(folder)), advance)
+        encoder = Encoder(Path(folder), images=not served)
+        return _write(sources, output, title, texts_of, encoder, advance, served)
 
 
 def _write(
@@ -103,6 +109,7 @@ def _write(
     texts_of: Callable[[str], TokenTexts | None],
     encoder: Encoder,
     advance: Callable[[int], None] | None,
+    served: bool,
 ) -> Written:
     written = Written()
     files: list[dict[str, Any]] = []
@@ -139,8 +146,10 @@ def _write(
         "vocabularies": of_models,
         "texts": [count for each in encoded for count in each.counts],
         "rows": rows,
+        "served": served,
     }
-    _assemble(output, json.dumps(index, allow_nan=False).encode(), encoded, vocabularies)
+    text = json.dumps(index, allow_nan=False).encode()
+    _assemble(output, text, encoded, vocabularies, "'self'" if served else "blob:")
     return written
 
 
@@ -195,24 +204,38 @@ def _blob(file: Any, name: str, data: bytes) -> None:
 
 
 def _copy(page: Any, encoded: Sequence[Encoded]) -> None:
-    """Give the blobs of all files their names: t0, t1, … for traces, s0, s1, … for texts."""
+    """Give all blobs their names: t0, t1, … for traces, s0, s1, … for texts, images' by hash."""
     counts = {"t": 0, "s": 0}
+    written: set[str] = set()
     for each in encoded:
+        images = iter(each.images)
         with each.spool.open("rb") as spool:
             for kind, size in each.blobs:
-                page.write(_head(f"{kind}{counts[kind]}") + spool.read(size) + _END)
-                counts[kind] += 1
+                data = spool.read(size)
+                if kind == "i":
+                    name = f"i-{next(images)}"
+                    if name in written:  # of another file's, too
+                        continue
+                    written.add(name)
+                else:
+                    name = f"{kind}{counts[kind]}"
+                    counts[kind] += 1
+                page.write(_head(name) + data + _END)
 
 
 def _assemble(
-    output: Path, index: bytes, encoded: Sequence[Encoded], vocabularies: Sequence[bytes]
+    output: Path,
+    index: bytes,
+    encoded: Sequence[Encoded],
+    vocabularies: Sequence[bytes],
+    images: str,
 ) -> None:
     """Put the page together: what is needed first comes first, so it shows while it loads."""
     style = _asset("view.css")
     script = "".join(
         ['"use strict";\n(() => {\n', *(_asset(f"{name}.js") for name in SCRIPTS), "})();\n"]
     )
-    policy = _POLICY.format(script=_sha256(script), style=_sha256(style))
+    policy = _POLICY.format(script=_sha256(script), style=_sha256(style), images=images)
     head = _asset("view.html").replace("{{policy}}", policy).replace("{{style}}", style)
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:

@@ -34,7 +34,7 @@ function showConversation(trace, part) {
     if (message.reasoning) {
       node.append(el("details", { class: "reasoning" }, el("summary", {}, `Reasoning, ${plural(message.reasoning.length, "character")}`), long(message.reasoning)));
     }
-    if (message.content) node.append(long(message.content));
+    if (message.content || message.images?.length) node.append(contentOf(message));
     else if (!message.tool_calls.length && !message.reasoning) node.append(el("p", { class: "faint" }, "(empty)"));
     for (const call of message.tool_calls) {
       const made = callCard(call, sampled ? events.get(`${turn}:${call.id}`) : undefined);
@@ -100,7 +100,25 @@ function callCard(call, event) {
   return card;
 }
 
-const resultOf = (message) => el("div", { class: "result" }, el("span", { class: "faint" }, "result"), long(message.content || "(empty)", "text mono"), message.content ? copyButton("the result", message.content) : "");
+// The text of a message, its images where they stood. Their places count characters, not UTF-16.
+function contentOf(message, className = "text") {
+  if (!message.images?.length) return long(message.content, className);
+  const characters = Array.from(message.content);
+  const box = el("div", { class: "with-images" });
+  let begin = 0;
+  const say = (end) => {
+    if (end > begin) box.append(long(characters.slice(begin, end).join(""), className));
+    begin = Math.max(begin, end);
+  };
+  for (const image of message.images) {
+    say(image.at);
+    box.append(pictureOf(image));
+  }
+  say(characters.length);
+  return box;
+}
+
+const resultOf = (message) => el("div", { class: "result" }, el("span", { class: "faint" }, "result"), message.images?.length ? contentOf(message, "text mono") : long(message.content || "(empty)", "text mono"), message.content ? copyButton("the result", message.content) : "");
 
 function failureCard(error) {
   return el("div", { class: "card failure" },
