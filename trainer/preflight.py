@@ -161,17 +161,13 @@ def check_images(environment: Environment, tasks: Sequence[Task]) -> None:
     Raises:
         ConfigError: If a task's prompt holds an image, or a tool says that it returns one.
     """
-    seen = next((task for task in tasks if holds_images(task.prompt)), None)
-    shows = next(
-        (each for each in environment.episode(0).toolbox.tools.values() if each.draws), None
-    )
-    if seen is None and shows is None:
+    tools = environment.episode(0).toolbox.tools.values()
+    found = [f"task {task.id!r} holds one" for task in tasks if holds_images(task.prompt)]
+    found += [f"the tool {tool.name} returns images" for tool in tools if tool.draws]
+    if not found:
         return
-    what = (
-        f"the tool {shows.name} returns images" if seen is None else f"task {seen.id!r} holds one"
-    )
     raise ConfigError(
-        f"env.id = {environment.id!r} has images ({what}), and training sees text only: measure "
+        f"env.id = {environment.id!r} has images ({found[0]}), and training sees text only: measure "
         "models that see with vf-rl eval, or choose another environment"
     )
 

@@ -106,12 +106,12 @@ class ReadPicture(Environment):
 
     def oracle(self, task: Task) -> Script:
         """Enlarge the tile that is asked for, and answer."""
-        row, column = self._where(task)
+        row, column = self._tile_of(task)
         return [{"zoom": {"row": row, "column": column}}, f"Answer: {task.answer}"]
 
     def privileged_context(self, task: Task) -> str:
         """Tell where the tile is, and its number."""
-        row, column = self._where(task)
+        row, column = self._tile_of(task)
         return f"Solution: the tile is in row {row}, column {column}. Answer: {task.answer}."
 
     def _draw(self, rng: random.Random) -> Task:
@@ -134,7 +134,7 @@ class ReadPicture(Environment):
     def _place(self, id: str) -> int:
         return derive_seed("read-picture", id, "asked") % self.size**2
 
-    def _where(self, task: Task) -> tuple[int, int]:
+    def _tile_of(self, task: Task) -> tuple[int, int]:
         """Return the row and the column of the tile that a task asks for."""
         place = self._place(task.id)
         return place // self.size + 1, place % self.size + 1

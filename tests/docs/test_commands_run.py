@@ -57,6 +57,8 @@ ELSEWHERE = {
     r"vf-rl run\.toml --set 'cluster": "tests/trainer/commands/test_on_cluster.py",
     r"vf-rl run\.toml --set model=": "tests/trainer/sft/test_sft_command.py",
     r"vf-rl configs/several-environments\.toml --set": "tests/trainer/test_several_environments.py",
+    r"vf-rl eval --validate read-picture": "tests/evaluation/validation/test_bundled.py",
+    r"vf-rl eval read-picture -m": "tests/evaluation/test_images.py",
     r"vf-rl eval --validate support-desk": "tests/environments/test_support_desk.py",
     r"vf-rl configs/quickstart\.toml --profile": "tests/trainer/test_profile.py",
     r"vf-rl (sft) ": "tests/trainer/sft/test_sft_command.py",

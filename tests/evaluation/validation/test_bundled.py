@@ -24,6 +24,7 @@ TASKS = {
     "calculator": 20,
     "guess-number": 20,
     "reverse-text": 20,
+    "read-picture": 8,
     "geo-qa": 12,
     "wiki-qa": 5,
     "math-python": 2,

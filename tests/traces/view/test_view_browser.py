@@ -11,6 +11,7 @@ import pytest
 from chromium import Tab, chromium, find_chromium
 
 import vf
+from tests.pictures import png
 from tests.traces.agents import delegated
 from tests.traces.view.browser import count, look, page_of, show, text
 from tests.traces.view.material import ATTACK, hostile, research
@@ -331,3 +332,24 @@ def test_half_of_a_page_still_says_what_is_missing(tmp_path: Path) -> None:
         assert "it was not saved whole" in await tab.evaluate(text(".pane"))
 
     look(page, check, trace="trace-30")
+
+
+def test_images_are_shown_where_they_stood_once_they_are_seen(tmp_path: Path) -> None:
+    trace = research()
+    trace.lineages = []
+    said: list[str | vf.Image] = ["🙂 before ", vf.Image.of(png(size=(40, 20))), " after"]
+    shots = [vf.Message.of("user", [vf.Image.of(png((n, 0, 0), (800, 600)))]) for n in range(50)]
+    trace.messages = [vf.Message.of("user", said), *shots]
+    page = page_of(tmp_path, trace)
+    drawn = "[...document.querySelectorAll('img.picture')].filter(e => e.naturalWidth).length"
+
+    async def check(tab: Tab) -> None:
+        await tab.until(f"{drawn} > 0")
+        assert await tab.evaluate(text(".with-images > .text")) == "🙂 before | after"
+        assert await tab.evaluate("document.querySelector('img.picture').naturalWidth") == 40
+        assert await tab.evaluate(count("img.picture")) == 51
+        assert await tab.evaluate(drawn) < 30  # the others are not unpacked yet
+        await tab.evaluate("[...document.querySelectorAll('img.picture')].at(-1).scrollIntoView()")
+        await tab.until("[...document.querySelectorAll('img.picture')].at(-1).naturalWidth === 800")
+
+    look(page, check, trace=trace.id)
