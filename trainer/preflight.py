@@ -167,8 +167,8 @@ def check_images(environment: Environment, tasks: Sequence[Task]) -> None:
     if not found:
         return
     raise ConfigError(
-        f"env.id = {environment.id!r} has images ({found[0]}), and training sees text only: measure "
-        "models that see with vf-rl eval, or choose another environment"
+        f"env.id = {environment.id!r} has images ({found[0]}), and training reads text only: "
+        "measure models that see with vf-rl eval, or choose another environment"
     )
 
 
