@@ -90,6 +90,7 @@ class Episode:
         Raises:
             InfrastructureError: The tool failed. TRL tells the model of it, and the episode will
                 have no reward.
+            ConfigError: The environment is set up wrongly, or the tool returned an image.
         """
         environment = self._environment
         if self._failure is not None:
@@ -102,6 +103,8 @@ class Episode:
             [message] = await environment.toolbox.run(
                 [request], turn=environment.turn, timeout=environment.tool_timeout
             )
+            if message.images:
+                raise ConfigError(f"to_trl: the tool {name} returned an image: TRL gets text only")
         except asyncio.CancelledError:
             raise
         except Exception as error:

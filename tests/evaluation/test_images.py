@@ -63,7 +63,7 @@ def test_a_model_that_sees_is_measured_and_its_record_travels(
         assert call(capsys, *argv, "-n", "2")[0] == 0  # resumes it
         rounds = [body for body in server.bodies if "image_url" in str(body)]
         assert len(rounds) == 4
-    assert results(folder)["reward"] == 1.0
+    assert results(folder)["reward"]["mean"] == 1.0
     [file] = folder.rglob("traces.jsonl")
     assert "base64" not in file.read_text()
     traces = list(vf.TraceStore(file))
