@@ -35,6 +35,7 @@ from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
 from vf.trainer.settings.environments import OWN, EnvConfig
 from vf.trainer.settings.load_config import SYNONYMS, VALUES
 from vf.trainer.settings.rollouts import RolloutsConfig
+from vf.trainer.settings.tinker import TinkerConfig
 from vf.trainer.sft.settings import SftArgs, SftConfig, SftData
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -158,7 +159,9 @@ def _run() -> Iterator[str]:
     yield from _table(VllmSettings, own, "inference.")
     yield from _section("`[rollouts]`", RolloutsConfig, None, "rollouts.")
     yield from _cluster()
-    yield from _section("`[trainer]`", TrainerConfig, ["gpus", "accelerate_config"], "trainer.")
+    own = [name for name in TrainerConfig.model_fields if name not in ("tinker", "args")]
+    yield from _section("`[trainer]`", TrainerConfig, own, "trainer.")
+    yield from _section("`[trainer.tinker]`", TinkerConfig, None, "trainer.tinker.")
     yield "## `[trainer.args]`"
     yield ""
     grouped = [name for names in GROUPS.values() for name in names]

@@ -249,10 +249,3 @@ async def generate_wire(
         ) from error
     told = asked(experts, sampling.experts_from, len(prompt_ids), len(ids))
     return checked(ids, logprobs, versions, reason, told, supports)
-
-
-WIRES: dict[str, Wire] = {
-    "openai": openai_wire,
-    "vllm": vllm_wire,
-    "generate": generate_wire,
-}

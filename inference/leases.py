@@ -28,14 +28,14 @@ class Member:
 
     Attributes:
         base_url: Up to and including ``/v1``; for the wire ``generate``, the server's root.
-        wire: Which API is asked: OpenAI's completions, the same of vLLM, or vLLM's
-            ``/inference/v1/generate``.
+        wire: Which API is asked: OpenAI's completions, the same of vLLM, vLLM's
+            ``/inference/v1/generate``, or the Tinker API.
         api_key: Sent as a bearer token, if there is one.
         away: Seconds for which it is waited for while it refuses connections.
     """
 
     base_url: str
-    wire: Literal["openai", "vllm", "generate"] = "openai"
+    wire: Literal["openai", "vllm", "generate", "tinker"] = "openai"
     api_key: str | None = field(default=None, repr=False)
     away: float = 900.0
 

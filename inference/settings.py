@@ -210,6 +210,29 @@ class EmbeddedSettings(EngineSettings):
         return self.args.max_requests
 
 
+class TinkerSettings(EngineSettings):
+    """``[inference]`` with ``engine = "tinker"``, which ``trainer.backend = "tinker"`` sets."""
+
+    engine: Literal["tinker"] = "tinker"
+    """The server of `[trainer.tinker]`, which computes gradients, samples, too."""
+
+    @model_validator(mode="after")
+    def _opens_no_port(self) -> Self:
+        """Refuse the address of an API that the run does not serve."""
+        for name in ("host", "port"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} is for an engine that this run serves; with trainer.backend = "
+                    '"tinker" it serves none, so remove it'
+                )
+        return self
+
+    @property
+    def generates_while_training(self) -> bool:
+        """Whether rollouts can continue while the model is trained: always."""
+        return True
+
+
 class VllmSettings(EngineSettings):
     """``[inference]`` with ``engine = "vllm"``."""
 

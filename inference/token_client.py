@@ -6,15 +6,22 @@ import asyncio
 import re
 from typing import Any
 
-from vf.inference.completions import WIRES, Completion, Wire
+from vf.inference.completions import Completion, Wire, generate_wire, openai_wire, vllm_wire
 from vf.inference.leases import Lease, Leases, Member, Router, Slot
 from vf.inference.model import Sampling
 from vf.inference.patience import AWAY_SECONDS, Again, Patience, Request, Room
 from vf.inference.serving import Serving
+from vf.inference.tinker_wire import tinker_wire
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError, ServerDown
 from vf.runtime.own_deadline import own_deadline
 
+WIRES: dict[str, Wire] = {
+    "openai": openai_wire,
+    "vllm": vllm_wire,
+    "generate": generate_wire,
+    "tinker": tinker_wire,
+}
 MOVES = 3  # servers that may go down under one request, before it is not asked again
 
 

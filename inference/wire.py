@@ -86,6 +86,7 @@ class JsonClient:
         backoff: float = 0.25,
     ) -> None:
         self.base_url = base_url.rstrip("/")
+        self.api_key = api_key
         self.timeout = timeout
         self.max_retries = max_retries
         self.backoff = backoff

@@ -34,6 +34,7 @@ BRINGS = {
     "ray": "ray",
     "reasoning-gym": "reasoning_gym",
     "textarena": "nltk textarena",
+    "tinker": "tinker",
     "trl": "accelerate datasets pyarrow torch transformers trl",
     "verifiers": "datasets httpx mcp verifiers",
 }

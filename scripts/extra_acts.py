@@ -67,6 +67,10 @@ RAY = """
 from vf.cluster.ray_cluster import load_ray
 load_ray()
 """
+TINKER = """
+from vf.inference.tinker_wire import load_sdk
+assert load_sdk().SamplingParams(max_tokens=1).max_tokens == 1
+"""
 TRL = """
 import vf
 vf.to_trl(vf.make("calculator"))
@@ -133,6 +137,7 @@ ACTS = {
     "track": [Act("the trackers", program=TRACKERS)],
     "ray": [Act("Ray", program=RAY)],
     "verifiers": [Act("vf.to_verifiers", program=VERIFIERS)],
+    "tinker": [Act("the SDK of the Tinker API", program=TINKER)],
     "trl": [Act("vf.to_trl", program=TRL)],
     "train": [
         Act("vf-rl run.toml", line="vf-rl run.toml --set max_steps=1", says="report"),

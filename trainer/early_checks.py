@@ -8,7 +8,8 @@ from vf.environments.environment import Environment
 from vf.inference.model_files import find_model
 from vf.inference.ports import choose_port
 from vf.inference.rendering.shipped import find_template
-from vf.inference.settings import EmbeddedSettings
+from vf.inference.settings import EmbeddedSettings, TinkerSettings
+from vf.inference.tinker_wire import load_sdk
 from vf.inference.vllm.check_settings import check_settings, check_temperatures
 from vf.runtime.errors import ConfigError
 from vf.trainer.collecting.curriculum import find_curriculum
@@ -59,7 +60,9 @@ def check_names(config: Config) -> None:
         find_model(args.teacher_model, f"trainer.args.teacher_model = {args.teacher_model!r}")
     if settings.chat_template is not None:
         find_template(settings.chat_template)
-    if not isinstance(settings, EmbeddedSettings):
+    if isinstance(settings, TinkerSettings):
+        load_sdk()
+    elif not isinstance(settings, EmbeddedSettings):
         check_settings(settings, outer_environ(), here=config.cluster.backend == "local")
         check_temperatures(_temperatures(config))
     elif is_sharded():

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from statistics import fmean
+from typing import cast
 
 import torch
 
@@ -15,7 +16,7 @@ from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model import Sampling
 from vf.inference.reference_sample import ReferenceSample
-from vf.inference.settings import EmbeddedSettings
+from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.token_client import TokenClient
 from vf.inference.vllm.adapter_formats import adapter_format
 from vf.inference.vllm.publish_methods import choose_method
@@ -25,10 +26,15 @@ from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.trainer.canary import Probed
 from vf.trainer.learning.memory.server_memory import shares_gpu
 from vf.trainer.learning.policy import Policy
+from vf.trainer.preflight import read_model_config
 from vf.trainer.processes.placement import gpus_of_server
 from vf.trainer.run.setup import Setup
+from vf.trainer.settings.config import Config
 from vf.trainer.settings.determinism import batch_invariant
 from vf.trainer.settings.overlap import steps_ahead
+from vf.trainer.tinker_backend.engine import TinkerEngine
+from vf.trainer.tinker_backend.policy import AnyPolicy, TinkerPolicy
+from vf.trainer.tinker_backend.service import TinkerService
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +42,22 @@ PROBE_TOKENS = 16
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
 
 
-def build_engine(setup: Setup, policy: Policy) -> Engine:
+def build_policy(config: Config) -> Policy:
+    """Return the model that learns: here, or on a server.
+
+    The latter is a :class:`TinkerPolicy`, which has of a policy what a run calls.
+
+    Raises:
+        ConfigError: If it cannot be loaded or created.
+        EngineError: If the server does not answer.
+    """
+    if config.trainer.backend == "local":
+        return Policy(config.model, config.args)
+    hidden_size = read_model_config(config.model).get_text_config().hidden_size
+    return cast("Policy", TinkerPolicy(TinkerService(config), config.args, hidden_size))
+
+
+def build_engine(setup: Setup, policy: AnyPolicy) -> Engine:
     """Return the engine that the settings ask for, not started.
 
     Args:
@@ -49,6 +70,8 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
     config, renderer = setup.config, setup.renderer
     args, settings = config.args, config.inference
     fleet = setup.fleet
+    if isinstance(policy, TinkerPolicy):
+        return TinkerEngine(policy.service, config.trainer.tinker.away_timeout)
     if isinstance(settings, EmbeddedSettings):
         if fleet is not None and settings.host in LOOPBACKS:
             settings = settings.model_copy(update={"host": fleet.host})
@@ -64,6 +87,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
         )
     from vf.inference.vllm.replicated_engine import vllm_engine
 
+    assert isinstance(settings, VllmSettings)
     cpu = not torch.cuda.is_available()
     if args.deterministic:
         settings = batch_invariant(settings, cpu=cpu)
@@ -101,7 +125,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
 
 async def probe(
     engine: Engine,
-    policy: Policy,
+    policy: AnyPolicy,
     version: int,
     prompt_ids: list[int],
     stops: list[int],

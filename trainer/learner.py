@@ -61,7 +61,8 @@ class Learner:
         inference: What samples: ``embedded`` (the default), ``vllm``, the URL of a vLLM server, or
             a table of settings as ``[inference]``.
         **settings: Those of ``[trainer.args]`` that are not the loop's, such as ``lora_rank``,
-            ``temperature`` or ``loss_fn``. ``seed`` seeds torch and :mod:`random`.
+            ``temperature`` or ``loss_fn``; ``backend`` and ``tinker`` as in ``[trainer]``. ``seed``
+            seeds torch and :mod:`random`.
 
     Attributes:
         config: The settings.
@@ -120,8 +121,7 @@ class Learner:
         return learner
 
     def _begin(self, setup: Setup) -> None:
-        from vf.trainer.engines import build_engine
-        from vf.trainer.learning.policy import Policy
+        from vf.trainer.engines import build_engine, build_policy
         from vf.trainer.learning.teacher import Teacher
 
         self.config = setup.config
@@ -129,7 +129,7 @@ class Learner:
         self._setup = setup
         self._unusable: str | None = None  # why
         self._accumulated = self._unpublished = self._holding = False
-        self.policy = Policy(setup.config.model, setup.config.args)
+        self.policy = build_policy(setup.config)
         self._closing.add(self.policy.ranks.stop)
         leave_world()
         self.engine = build_engine(setup, self.policy)

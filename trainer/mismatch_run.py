@@ -17,6 +17,7 @@ from vf.trainer.processes.launch import is_elsewhere, processes_to_launch
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.config import Config
+from vf.trainer.tinker_backend.policy import local_policy
 from vf.trainer.watching.mismatch import Mismatch, Tokens, compare
 
 MOST_TOKENS = 8192  # of the branches that are computed once for each kind of layer
@@ -82,7 +83,7 @@ def measure_step(trainer: RLTrainer, say: Callable[[str], None] = lambda _: None
     if not samples:
         raise ConfigError("no token was sampled in the first step's rollouts: see `vf-rl eval`")
     say("computing the same tokens ...")
-    policy = trainer.policy
+    policy = local_policy(trainer.policy, "vf-rl mismatch")
     with trainer.learner.training():
         logprobs = policy.sample_logprobs(samples)
         branches = [_tokens(*pair) for pair in zip(samples, logprobs, strict=True)]

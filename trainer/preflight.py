@@ -44,7 +44,7 @@ from vf.trainer.processes.devices import check_devices, check_server_devices
 from vf.trainer.processes.launch import processes_to_launch
 from vf.trainer.run.components import make_renderer
 from vf.trainer.run.first_prompts import FirstPrompts, measure
-from vf.trainer.run.plan import Memory, Plan
+from vf.trainer.run.plan import NOTHING_HERE, Memory, Plan
 from vf.trainer.run.run_environment import RunEnvironment
 from vf.trainer.run.worker_count import cores, worker_count
 from vf.trainer.settings.config import Config, TrainerArgs
@@ -246,6 +246,8 @@ def fitted(config: Config, model_config: Any) -> Fitted:
     """
     empty = empty_model(model_config)
     shape, budget = Shape.of(model_config, empty), ""
+    if config.trainer.backend == "tinker":
+        return Fitted(config, shape, NOTHING_HERE, "", "")
     if config.args.teacher_model is not None and config.args.teacher_base_url is None:
         teacher = read_model_config(config.args.teacher_model)
         parameters = Shape.of(teacher, empty_model(teacher)).parameters

@@ -17,6 +17,7 @@ from vf.runtime.errors import TrainingError
 from vf.trainer.learning.batches.batch import MicroBatch
 from vf.trainer.learning.passes import unwatched
 from vf.trainer.learning.policy import Policy
+from vf.trainer.tinker_backend.policy import local_policy
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -269,16 +270,18 @@ def profile_step(trainer: RLTrainer) -> StepProfile:
         trainer: One that has not begun to train.
 
     Raises:
+        ConfigError: If the model is on a server.
         TrainingError: If ``max_steps`` went by without two steps to learn from, or too many
             rollouts failed.
         EngineError: If the engine died.
     """
-    device, dtype = trainer.policy.accelerator.device, trainer.policy.weights.module.dtype
+    policy = local_policy(trainer.policy, "--profile")
+    device, dtype = policy.accelerator.device, policy.weights.module.dtype
     rate, how = matmul_rate(device, dtype)  # before rollouts begin, which may be on this device
     trainer.display.start(trainer.step_count, trainer.args.max_steps)
     warm = False
     while trainer.step_count < trainer.args.max_steps:
-        recorder = Recorder(trainer.policy) if warm else None
+        recorder = Recorder(policy) if warm else None
         path = trainer.folder.profiles / f"step-{trainer.step_count + 1}.json.gz"
         try:
             metrics = trainer.step()

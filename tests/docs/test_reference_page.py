@@ -37,7 +37,7 @@ def test_every_key_has_a_row_that_says_something(model: type[BaseModel]) -> None
     # Tables have a heading each instead.
     headings = set(re.findall(r"^##+ .*?`\[+(\w+)", page(), re.MULTILINE))
     missing = keys(model) - said.keys() - headings
-    assert missing - {"inference", "trainer", "env", "args", "limits", "prices"} == set()
+    assert missing - {"inference", "trainer", "tinker", "env", "args", "limits", "prices"} == set()
     assert [name for name, text in said.items() if len(text) < 5] == []
 
 

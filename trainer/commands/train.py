@@ -31,6 +31,7 @@ from vf.trainer.processes.launch import (
     world,
 )
 from vf.trainer.processes.tmux import attach, check_installed, open_session
+from vf.trainer.tinker_backend.record import saved_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -276,7 +277,7 @@ def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Con
         ("report", link(folder.report)),
         ("traces", command("vf-rl", "view", run)),
         ("checkpoint", link(summary.checkpoint)),
-        ("export", command("vf-rl", "export", run)),
+        _weights(summary, folder, config, command("vf-rl", "export", run)),
         ("continue", command("vf-rl", "--resume", run, "--set", f"max_steps={2 * summary.steps}")),
     ]
     rows += [("time", sentence) for sentence in verdict(folder.read_metrics(), config).advice]
@@ -287,6 +288,21 @@ def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Con
         rewards = f"{summary.eval_before:.3f} → {summary.eval_after:.3f}"
         headline(console, f"{rewards} {spent}", f"held-out reward, {summary.steps} steps")
     show(console, rows)
+
+
+def _weights(
+    summary: Summary, folder: RunFolder, config: Config, export: Text
+) -> tuple[str, str | Text]:
+    """Return how to get at the weights; of a run on a server, what it took there."""
+    if config.trainer.backend == "local":
+        return "export", export
+    sampled, computed = (
+        int(sum(line.get(f"tokens/{name}", 0) for line in folder.read_metrics()))
+        for name in ("sampled", "computed")
+    )
+    where = saved_path(summary.checkpoint) or "nowhere yet"
+    tokens = f"{sampled:,} tokens sampled, {computed:,} in passes of training steps"
+    return "server", f"{tokens}; weights: {where}"
 
 
 def _cautions(config: Config) -> list[str]:

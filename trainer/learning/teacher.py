@@ -53,11 +53,17 @@ class Loop(Protocol):
         ...
 
 
+class HasArgs(Protocol):
+    """A policy on a server, which has no teacher."""
+
+    args: TrainerArgs
+
+
 class Teacher:
     """Gives samples a teacher's log-probabilities, from wherever the settings have it.
 
     Args:
-        policy: Holds the teacher beside itself, unless a server has it.
+        policy: Holds the teacher beside itself, unless a server has it; or has none.
         loop: Where a server is asked.
         watch: Is called while a server is waited for; what it raises ends the wait.
         training: Makes room for computing in this process.
@@ -65,7 +71,7 @@ class Teacher:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | HasArgs,
         loop: Loop,
         watch: Callable[[], None],
         training: Callable[[], AbstractContextManager[None]],
@@ -94,12 +100,13 @@ class Teacher:
         """
         if seen is not None:
             return attach_told(samples, self.ask(seen))
+        if self._policy.args.teacher_model is None:
+            return list(samples)
+        assert isinstance(self._policy, Policy)
         if self._server is not None:
             answers = self._loop.call(self._server.ask(samples), self._watch)
             check_ids(answers, self._policy.model.config.get_text_config().vocab_size)
             return answers
-        if self._policy.args.teacher_model is None:
-            return list(samples)
         with self._training():
             return self._policy.with_teacher_logprobs(samples)
 

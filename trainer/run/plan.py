@@ -38,6 +38,10 @@ class Memory:
     free: int
 
 
+# Where a server of the Tinker API has the model.
+NOTHING_HERE = Memory({}, {}, 0.0, False, None, "a server", False, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A checked run: what it is made of, and what it will take.

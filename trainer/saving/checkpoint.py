@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from safetensors import SafetensorError
 
-from vf.runtime.errors import CheckpointError, ConfigError
+from vf.runtime.errors import CheckpointError, ConfigError, InfrastructureError
 from vf.traces.store import DamagedLine, TraceStore
 from vf.trainer.collecting.orchestrator import Queue
 from vf.trainer.learning.policy import Policy
@@ -31,6 +31,8 @@ from vf.trainer.saving.checkpoint_files import (
 )
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.write_config import to_toml
+from vf.trainer.tinker_backend.policy import AnyPolicy, TinkerPolicy
+from vf.trainer.tinker_backend.record import check_is_local
 
 Value = TypeVar("Value")
 
@@ -63,7 +65,7 @@ class Progress:
 
 def begin_checkpoint(
     folder: Path,
-    policy: Policy,
+    policy: AnyPolicy,
     tokenizer: Any,
     progress: Progress,
     config: Config | None = None,
@@ -74,7 +76,8 @@ def begin_checkpoint(
     """Begin to write ``folder/step-N``; what changes is copied first, so training may continue.
 
     It holds the adapter or model with the tokenizer in Hugging Face's format (``model/``), the
-    exact trained parameters and the optimizer's state, in parts (``state/``), the random states
+    exact trained parameters and the optimizer's state, in parts (``state/``), or where a server of
+    the Tinker API has them (``tinker.json``), the random states
     (``random.pt``), the run's settings (``config.toml``) and the rollouts that are ahead
     (``rollouts.jsonl``). It gets its name when all of it is on the disk, so a kill never leaves
     half a checkpoint. Wait for one before you begin another.
@@ -105,15 +108,11 @@ def begin_checkpoint(
         temporary.mkdir(parents=True)
     except OSError as error:
         raise _unwritten(target, error) from error
-    ranks = policy.ranks
-    alone = alone or ranks.count == 1
-    if alone:
-        staged, group = stage(policy.states()), None
+    if isinstance(policy, TinkerPolicy):
+        write_weights = policy.begin_save(target.name)
     else:
-        ranks.tell([Save(temporary / STATE)] * ranks.count)
-        staged, group = stage(policy.states(), ranks.rank, ranks.count), ranks.savers
-        ranks.joined()
-    weights, random_states = policy.weights.snapshot(), _random_states()
+        write_weights = _copied(policy, temporary / STATE, alone=alone)
+    random_states = _random_states()
     queue, texts = progress.queue, {}
     texts[ROLLOUTS] = b"".join(trace.to_json() + b"\n" for trace in queue.traces)
     if config is not None:
@@ -125,8 +124,7 @@ def begin_checkpoint(
 
     def finish() -> Path:
         try:
-            write(temporary / STATE, staged, group)
-            policy.weights.save(temporary / "model", state=weights)
+            write_weights(temporary)
             tokenizer.save_pretrained(temporary / "model")
             torch.save(random_states, temporary / RANDOM)
             for name, text in texts.items():
@@ -135,13 +133,31 @@ def begin_checkpoint(
                 _sync(file)
             temporary.rename(target)
             _sync(folder)
-        except (OSError, RuntimeError, SafetensorError) as error:
+        except (OSError, RuntimeError, SafetensorError, InfrastructureError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise _unwritten(target, error) from error
         then(target)
         return target
 
     return in_background(finish)
+
+
+def _copied(policy: Policy, state: Path, *, alone: bool) -> Callable[[Path], None]:
+    """Copy what training changes, and return what writes it into the checkpoint's folder."""
+    ranks = policy.ranks
+    if alone or ranks.count == 1:
+        staged, group = stage(policy.states()), None
+    else:
+        ranks.tell([Save(state)] * ranks.count)
+        staged, group = stage(policy.states(), ranks.rank, ranks.count), ranks.savers
+        ranks.joined()
+    weights = policy.weights.snapshot()
+
+    def write_weights(folder: Path) -> None:
+        write(folder / STATE, staged, group)
+        policy.weights.save(folder / "model", state=weights)
+
+    return write_weights
 
 
 def begin_part(folder: Path, policy: Policy) -> Future[None]:
@@ -152,7 +168,11 @@ def begin_part(folder: Path, policy: Policy) -> Future[None]:
 
 
 def save_checkpoint(
-    folder: Path, policy: Policy, tokenizer: Any, progress: Progress, config: Config | None = None
+    folder: Path,
+    policy: AnyPolicy,
+    tokenizer: Any,
+    progress: Progress,
+    config: Config | None = None,
 ) -> Path:
     """Write a checkpoint, wait until it is on the disk, and return its folder.
 
@@ -188,7 +208,7 @@ def read_progress(path: Path) -> Progress:
         return Progress(**saved | {"queue": queue})
 
 
-def load_checkpoint(path: Path, policy: Policy) -> None:
+def load_checkpoint(path: Path, policy: AnyPolicy) -> None:
     """Load a checkpoint's state into a policy, in place.
 
     What a setting decides, such as the learning rate, is not part of it.
@@ -198,9 +218,13 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
     Raises:
         ConfigError: If the checkpoint is unreadable, or of another model or adapter.
     """
-    stored = open_tensors(path)
-    with _readable(path, stored.short_file or STATE):
-        policy.load_states(stored)
+    if isinstance(policy, TinkerPolicy):
+        policy.load(path)
+    else:
+        check_is_local(path, 'resume with trainer.backend = "tinker"')
+        stored = open_tensors(path)
+        with _readable(path, stored.short_file or STATE):
+            policy.load_states(stored)
     with _readable(path, PROGRESS):
         progress = read_saved(path)
         policy.optimizer_steps = progress["optimizer_steps"]

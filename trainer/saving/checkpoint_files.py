@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -168,12 +169,13 @@ def find_best(folder: Path, reward: float | None) -> Path | None:
     return None
 
 
-def remove_old(folder: Path, limit: int) -> None:
+def remove_old(folder: Path, limit: int, forget: Callable[[Path], None] | None = None) -> None:
     """Remove all but the newest checkpoint, the best, and the newest of those that are to stay.
 
     Args:
         folder: The run's folder of checkpoints.
         limit: How many stay, not counting those that were saved by the clock.
+        forget: Called with each that was removed, before its files are.
     """
     complete = _complete(folder)
     staying = [path for path in complete if not _is_rolling(path)]
@@ -182,6 +184,8 @@ def remove_old(folder: Path, limit: int) -> None:
         if path not in kept and path.resolve() not in kept:
             doomed = folder / f".removing-{path.name}"
             path.rename(doomed)  # so that a kill leaves no half checkpoint
+            if forget is not None:
+                forget(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
     for left in folder.glob(".removing-*"):
         shutil.rmtree(left, ignore_errors=True)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from vf.runtime.errors import CheckpointError
-from vf.trainer.learning.policy import Policy
 from vf.trainer.run.plan import Plan
 from vf.trainer.saving.checkpoint import (
     Progress,
@@ -31,6 +30,7 @@ from vf.trainer.saving.checkpoint_files import (
 )
 from vf.trainer.saving.save_timer import SaveTimer
 from vf.trainer.saving.settings_changes import check_fits
+from vf.trainer.tinker_backend.policy import AnyPolicy, TinkerPolicy
 
 
 class Keeper:
@@ -48,7 +48,7 @@ class Keeper:
     """
 
     def __init__(
-        self, folder: Path, *, policy: Policy, plan: Plan, note: Callable[[str], None]
+        self, folder: Path, *, policy: AnyPolicy, plan: Plan, note: Callable[[str], None]
     ) -> None:
         self._folder = folder
         self._policy = policy
@@ -161,7 +161,9 @@ class Keeper:
         try:
             if best:
                 mark_best(checkpoint)
-            remove_old(self._folder, self._plan.config.args.save_total_limit)
+            policy = self._policy
+            forget = policy.forget if isinstance(policy, TinkerPolicy) else None
+            remove_old(self._folder, self._plan.config.args.save_total_limit, forget)
         except OSError as error:  # not every file system has links
             self._unlinked = (
                 f"{checkpoint} is written, but not linked as best, or older ones are not removed: "

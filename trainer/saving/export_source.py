@@ -12,6 +12,7 @@ from vf.runtime.command import CONFIG, check_run_exists, runs_in
 from vf.runtime.errors import ConfigError
 from vf.runtime.parse import parse_toml
 from vf.trainer.saving.checkpoint_files import ADAPTER_CONFIG, is_complete, latest_checkpoint
+from vf.trainer.tinker_backend.record import check_is_local
 
 
 def is_run(path: Path) -> bool:
@@ -98,6 +99,11 @@ class Source:
         Raises:
             ConfigError: If the checkpoint is damaged, or the base cannot be found.
         """
+        check_is_local(
+            checkpoint,
+            "download them with `tinker checkpoint download`; of a server that `vf-rl serve "
+            "--train` runs, they are a PEFT folder below its --folder",
+        )
         model, settings = checkpoint / "model", _settings(checkpoint)
         adapter = _adapter_config(model) if (model / ADAPTER_CONFIG).is_file() else None
         if adapter is not None:

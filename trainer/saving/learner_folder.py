@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import ConfigError
-from vf.trainer.learning.policy import Policy
 from vf.trainer.saving.checkpoint import (
     Progress,
     load_checkpoint,
@@ -17,9 +16,10 @@ from vf.trainer.saving.checkpoint import (
 )
 from vf.trainer.saving.checkpoint_files import is_complete
 from vf.trainer.saving.export_source import find_checkpoint
+from vf.trainer.tinker_backend.policy import AnyPolicy
 
 
-def save_to(target: Path, policy: Policy, tokenizer: Any) -> None:
+def save_to(target: Path, policy: AnyPolicy, tokenizer: Any) -> None:
     """Write a checkpoint; one that is there already is replaced.
 
     Args:
@@ -45,7 +45,7 @@ def save_to(target: Path, policy: Policy, tokenizer: Any) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def load_from(path: Path, policy: Policy) -> None:
+def load_from(path: Path, policy: AnyPolicy) -> None:
     """Load a checkpoint into a policy.
 
     Args:

@@ -34,6 +34,7 @@ from vf.trainer.settings.loop_args import LoopArgs
 from vf.trainer.settings.loss_args import LossArgs
 from vf.trainer.settings.rollouts import RolloutsConfig
 from vf.trainer.settings.shared import SharedArgs
+from vf.trainer.settings.tinker import TinkerConfig, check_backend
 
 # Which settings belong to which losses.
 _LOSS_SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -277,6 +278,9 @@ class TrainerConfig(Strict):
     """A file that `accelerate config` wrote, such as one for FSDP2 or DeepSpeed: how the trainer's
     processes are started, and whether they share the weights. `gpus` still says how many and
     where."""
+    backend: Literal["local", "tinker"] = "local"
+    """`local`: this machine trains; `tinker`: a server of the Tinker API trains and samples."""
+    tinker: TinkerConfig = Field(default_factory=TinkerConfig)
     args: TrainerArgs = Field(default_factory=TrainerArgs)
 
     @field_validator("gpus", mode="before")
@@ -351,6 +355,7 @@ class Config(Strict):
         """Refuse a server whose weights, or bits, are not those that are trained."""
         own = {table: env.own_args for table, env in zip(self.tables, self.env, strict=True)}
         check_deterministic(self.trainer, self.inference, own)
+        check_backend(self)
         if self.args.load_in_4bit and not self.inference.in_process:
             raise ValueError(
                 "trainer.args.load_in_4bit = true trains an adapter on rounded weights, and a vLLM "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vf.inference.model import FILTERS, filters_used
-from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.inference.settings import EngineSettings, VllmSettings
 from vf.runtime.errors import ConfigError
 
 SWITCH = "VLLM_BATCH_INVARIANT"  # read by vLLM's `envs.py` (0.32), as a number
@@ -14,7 +14,7 @@ SWITCH = "VLLM_BATCH_INVARIANT"  # read by vLLM's `envs.py` (0.32), as a number
 
 def check_deterministic(
     trainer: Any,
-    inference: EmbeddedSettings | VllmSettings,
+    inference: EngineSettings,
     envs: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Refuse settings with which log-probabilities depend on more than their sequence.

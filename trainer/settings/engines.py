@@ -6,7 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
 
-from vf.inference.settings import EmbeddedSettings, EngineSettings, VllmSettings
+from vf.inference.settings import (
+    EmbeddedSettings,
+    EngineSettings,
+    TinkerSettings,
+    VllmSettings,
+)
 
 
 def _engine(raw: Any) -> str:
@@ -17,8 +22,14 @@ def _engine(raw: Any) -> str:
     return named if isinstance(named, str) else repr(named)
 
 
-ENGINES: dict[str, type[EngineSettings]] = {"embedded": EmbeddedSettings, "vllm": VllmSettings}
+ENGINES: dict[str, type[EngineSettings]] = {
+    "embedded": EmbeddedSettings,
+    "vllm": VllmSettings,
+    "tinker": TinkerSettings,
+}
 InferenceConfig = Annotated[
-    Annotated[EmbeddedSettings, Tag("embedded")] | Annotated[VllmSettings, Tag("vllm")],
+    Annotated[EmbeddedSettings, Tag("embedded")]
+    | Annotated[VllmSettings, Tag("vllm")]
+    | Annotated[TinkerSettings, Tag("tinker")],
     Discriminator(_engine),
 ]

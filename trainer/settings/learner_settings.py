@@ -32,6 +32,7 @@ ELSEWHERE = {
     **dict.fromkeys(["credit", "credit_discount", "mask_truncated"], _OF_SAMPLES),
     **dict.fromkeys(["rollouts_per_example", "max_concurrent", "max_error_rate"], _OF_ROLLOUTS),
 }
+OF_TRAINER = ("backend", "tinker")  # of [trainer] itself
 KNOWN = [name for name in TrainerArgs.model_fields if name not in ELSEWHERE]
 
 
@@ -43,11 +44,14 @@ def learner_config(
     Args:
         model: A local folder or a hub name; ``tiny`` is the model that ships with the library.
         inference: ``embedded`` (the default), ``vllm``, the URL of a server, or ``[inference]``.
-        settings: The settings of ``[trainer.args]``.
+        settings: The settings of ``[trainer.args]``, and ``backend`` and ``tinker`` of
+            ``[trainer]``.
 
     Raises:
         ConfigError: If a name or a value is wrong, or a setting is not the learner's.
     """
+    trainer = {name: settings[name] for name in OF_TRAINER if name in settings}
+    settings = {name: value for name, value in settings.items() if name not in trainer}
     for name in settings:
         ours = SYNONYMS.get(name, name)
         if ours in ELSEWHERE:
@@ -60,14 +64,14 @@ def learner_config(
     table: dict[str, Any]
     if inference is None or isinstance(inference, str):
         is_url = inference is not None and inference.startswith(("http://", "https://"))
-        table = {"engine": inference or "embedded"}
+        table = {} if inference is None else {"engine": inference}
         table = {"engine": "vllm", "base_url": inference} if is_url else table
     else:
         table = dict(inference)
     env = {"id": "your own loop"}  # a learner has none, and nothing of it reads this
     args = dict(settings)
     config, notes = parse_config(
-        {"model": model, "env": env, "inference": table, "trainer": {"args": args}}
+        {"model": model, "env": env, "inference": table, "trainer": {"args": args} | trainer}
     )
     for note in notes:
         log.warning("%s", note)

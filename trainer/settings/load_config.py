@@ -116,6 +116,7 @@ def parse_config(raw: dict[str, Any], *, for_vllm: bool = False) -> tuple[Config
         raw: The config.
         for_vllm: Whether it was written for a vLLM server, whatever its engine is now.
     """
+    _follow_backend(raw)
     notes = _translate(raw) + _leave_aside(raw, for_vllm) + _count_gpus(raw)
     return checked(Config, raw), notes
 
@@ -123,6 +124,13 @@ def parse_config(raw: dict[str, Any], *, for_vllm: bool = False) -> tuple[Config
 def _engine(raw: dict[str, Any]) -> Any:
     table = raw.get("inference")
     return table.get("engine", "embedded") if isinstance(table, dict) else "embedded"
+
+
+def _follow_backend(raw: dict[str, Any]) -> None:
+    """Have the server of ``trainer.backend = "tinker"`` sample, unless an engine is named."""
+    trainer, table = raw.get("trainer"), raw.get("inference", {})
+    if isinstance(trainer, dict) and trainer.get("backend") == "tinker" and isinstance(table, dict):
+        raw["inference"] = {"engine": "tinker"} | table
 
 
 def _leave_aside(raw: dict[str, Any], for_vllm: bool) -> list[str]:
@@ -135,6 +143,9 @@ def _leave_aside(raw: dict[str, Any], for_vllm: bool) -> list[str]:
         ConfigError: If the table has settings of a vLLM server, and names no engine.
     """
     table, engine = raw.get("inference"), _engine(raw)
+    if isinstance(table, dict) and engine == "tinker" and "args" in table:
+        raw["inference"] = {name: value for name, value in table.items() if name != "args"}
+        return ['left aside, as trainer.backend = "tinker" has a server sample: inference.args']
     if not isinstance(table, dict) or engine not in ("embedded", "vllm"):
         return []
     theirs: set[str] = set()

@@ -13,6 +13,8 @@ def streams(config: Config) -> bool:
     args = config.args
     if args.stream_minibatches is not None:
         return args.stream_minibatches
+    if config.trainer.backend == "tinker":  # a token's weight is known with the last group
+        return False
     if args.deterministic:  # gradients are added up in the order of the groups
         return False
     return config.inference.generates_while_training and args.kl_penalty_type != "advantage"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from vf.environments.sandboxes import backend_of
-from vf.inference.settings import EmbeddedSettings
+from vf.inference.settings import EmbeddedSettings, TinkerSettings, VllmSettings
 from vf.inference.vllm.publish_methods import METHODS, choose_method
 from vf.inference.vllm.server_args import each_server, parallel_args
+from vf.runtime.api_keys import hide_urls
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.processes.launch import is_sharded, world, zero_stage
 from vf.trainer.run.plan import Memory, Plan, size_text
@@ -79,6 +80,9 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
 def describe_memory(memory: Memory, max_seq_len: int) -> list[tuple[str, str]]:
     """Return what trainer and server are predicted to need, as pairs of name and text."""
 
+    if not memory.trainer:
+        return []
+
     def parts(items: dict[str, int]) -> str:
         return ", ".join(f"{name} {size_text(max(0, size))}" for name, size in items.items())
 
@@ -151,8 +155,14 @@ def _engine(config: Config) -> str:
     settings = config.inference
     if isinstance(settings, EmbeddedSettings):
         return f"embedded, {settings.args.max_requests} concurrent requests"
+    if isinstance(settings, TinkerSettings):
+        tinker = config.trainer.tinker
+        where = hide_urls(tinker.base_url) if tinker.base_url else "the server at TINKER_BASE_URL"
+        name = tinker.base_model or config.model
+        return f"{where} trains an adapter of {name} and samples (Tinker API)"
     import torch
 
+    assert isinstance(settings, VllmSettings)
     method = choose_method(
         settings,
         use_lora=config.args.use_lora,

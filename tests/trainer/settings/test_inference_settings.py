@@ -16,7 +16,7 @@ from vf.trainer.settings.load_config import load_config, parse_config
 URL = "http://127.0.0.1:8000/v1"
 
 
-def parse(**inference: Any) -> EmbeddedSettings | VllmSettings:
+def parse(**inference: Any) -> Any:
     return configured(inference=inference).inference
 
 
