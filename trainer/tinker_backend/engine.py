@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from vf.inference.leases import Member, Router, Slot
-from vf.inference.proof import Proof
+from vf.inference.reference_sample import ReferenceSample
 from vf.inference.serving import Served, Serving
 from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError
@@ -62,7 +62,7 @@ class TinkerEngine:
         """Raise the error: there is no other server."""
         raise error
 
-    def remember(self, proof: Proof) -> None:
+    def remember(self, reference: ReferenceSample) -> None:
         """Do nothing: a server that was restarted has lost the model."""
 
     @contextmanager
