@@ -82,14 +82,14 @@ class VfEnvGroupBuilder(types.EnvGroupBuilder):  # type: ignore[misc]
         renderer: Chat template and parser.
         task: The task.
         seeds: Of the rollouts.
-        max_seq_len: Most tokens in one context.
+        max_prompt_len: Most tokens of a prompt, which leave room for an answer.
     """
 
     environment: Environment
     renderer: Renderer
     task: Task
     seeds: list[int]
-    max_seq_len: int
+    max_prompt_len: int
     _envs: list[VfEnv] = field(default_factory=list, repr=False)
 
     async def make_envs(self) -> Sequence[VfEnv]:
@@ -100,7 +100,7 @@ class VfEnvGroupBuilder(types.EnvGroupBuilder):  # type: ignore[misc]
                     self.environment,
                     self.task,
                     self.renderer,
-                    max_seq_len=self.max_seq_len,
+                    max_prompt_len=self.max_prompt_len,
                     seed=seed,
                 ),
                 list(self.renderer.stop_token_ids),
@@ -162,7 +162,7 @@ class VfDataset(types.RLDataset):  # type: ignore[misc]
         groups_per_batch: int,
         group_size: int,
         epochs: int,
-        max_seq_len: int,
+        max_prompt_len: int,
         seed: int,
     ) -> VfDataset:
         """Return the batches of tasks; see :func:`~vf.to_tinker`."""
@@ -178,7 +178,7 @@ class VfDataset(types.RLDataset):  # type: ignore[misc]
                 renderer,
                 task,
                 [derive_seed(seed, place, number) for number in range(group_size)],
-                max_seq_len,
+                max_prompt_len,
             )
             for place, task in enumerate(order)
         ]

@@ -49,7 +49,7 @@ class PlayedEpisode:
         environment: The definition.
         task: The problem.
         renderer: Chat template and parser.
-        max_seq_len: Most tokens in one context.
+        max_prompt_len: Most tokens of a prompt: one that is longer ends the episode.
         seed: Of the episode.
 
     Attributes:
@@ -62,11 +62,11 @@ class PlayedEpisode:
         task: Task,
         renderer: Renderer,
         *,
-        max_seq_len: int,
+        max_prompt_len: int,
         seed: int,
     ) -> None:
         self._sampler = _Asked()
-        self._model = TokenModel(self._sampler, renderer, max_seq_len=max_seq_len)
+        self._model = TokenModel(self._sampler, renderer, max_seq_len=max_prompt_len + 1)
         self._definition, self._task, self._seed = environment, task, seed
         self._playing: asyncio.Task[Trace] | None = None
         self._request: _Request | None = None

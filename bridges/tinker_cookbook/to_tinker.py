@@ -23,6 +23,7 @@ def to_tinker(
     epochs: int = 1,
     eval_examples: int = 64,
     max_seq_len: int = 2048,
+    max_tokens: int = 512,
     seed: int = 0,
     **template: Any,
 ) -> Any:
@@ -49,14 +50,16 @@ def to_tinker(
         group_size: Rollouts of one task in a batch.
         epochs: How often the training tasks are gone through, each time in another order.
         eval_examples: Held-out tasks of the test dataset at most; 0 makes none.
-        max_seq_len: Most tokens in one context, prompt and answer together.
+        max_seq_len: Most tokens in one context, prompt and answer together, as the server has it.
+        max_tokens: The cookbook's ``max_tokens``. An episode ends where an answer of this length
+            would not fit, because the server refuses such a request.
         seed: Of the episodes, and of the order of tasks.
         **template: ``chat_template``, ``tool_style`` and ``template_args`` as in ``[inference]``.
 
     Raises:
         ConfigError: If tinker-cookbook is missing, the model has no usable chat template, the
             policy plays several roles with a reward each, there are fewer tasks than a batch has,
-            or :meth:`~vf.Environment.check` fails.
+            no prompt would fit, or :meth:`~vf.Environment.check` fails.
     """
     try:
         from vf.bridges.tinker_cookbook.exposed import VfDataset, VfDatasetBuilder
@@ -65,6 +68,11 @@ def to_tinker(
             f"to_tinker needs tinker-cookbook ({error}): pip install 'vf-rl[tinker]' "
             "'tinker-cookbook>=0.6.1'"
         ) from error
+    if not 0 < max_tokens < max_seq_len:
+        raise ConfigError(
+            f"to_tinker: max_tokens = {max_tokens} must be positive and below max_seq_len = "
+            f"{max_seq_len}"
+        )
     carry_out(call(environment.check))
     tasks = take_tasks(environment, "train")
     eval_tasks = take_tasks(environment, "eval", eval_examples) if eval_examples else []
@@ -87,7 +95,7 @@ def to_tinker(
         groups_per_batch=groups_per_batch,
         group_size=group_size,
         epochs=epochs,
-        max_seq_len=max_seq_len,
+        max_prompt_len=max_seq_len - max_tokens,
         seed=seed,
     )
     test = None
@@ -99,7 +107,7 @@ def to_tinker(
             groups_per_batch=len(eval_tasks),
             group_size=1,
             epochs=1,
-            max_seq_len=max_seq_len,
+            max_prompt_len=max_seq_len - max_tokens,
             seed=seed,
         )
     return VfDatasetBuilder(train=train, test=test)

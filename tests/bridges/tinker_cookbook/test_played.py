@@ -37,7 +37,7 @@ def test_turns_and_tool_calls_extend_the_tokens_and_the_reward_is_the_rubrics(
     replies = [_text(reply) for reply in environment.oracle(task)]
 
     async def play() -> vf.Trace:
-        episode = PlayedEpisode(environment, task, renderer, max_seq_len=1024, seed=1)
+        episode = PlayedEpisode(environment, task, renderer, max_prompt_len=1000, seed=1)
         prompt = await episode.begin()
         for reply in replies:
             assert prompt is not None
@@ -71,7 +71,7 @@ def test_an_episode_that_is_given_up_closes_its_environment(renderer: Renderer) 
     async def give_up() -> None:
         environment = Waits()
         episode = PlayedEpisode(
-            environment, environment.tasks("train")[0], renderer, max_seq_len=512, seed=1
+            environment, environment.tasks("train")[0], renderer, max_prompt_len=500, seed=1
         )
         assert await episode.begin()
         await episode.stop()

@@ -23,6 +23,7 @@ builder = vf.to_tinker(
     group_size=4,
     eval_examples=4,
     max_seq_len=256,
+    max_tokens=24,
 )
 config = cookbook.Config(
     dataset_builder=builder,
