@@ -33,7 +33,7 @@ class EvaluationReader:
     Args:
         file: The traces.
         run: The folder that the trace viewer knows them by.
-        name: What the page calls it.
+        name: The name on the page.
         step: Training steps before it; None outside of a run.
     """
 
@@ -52,10 +52,10 @@ class EvaluationReader:
     def refresh(self, until: float) -> bool:
         """Read what is new until a moment of the monotonic clock; returns whether there was any."""
         try:
-            found = self.file.stat()
-            if (found.st_dev, found.st_ino) != self._identity or found.st_size < self._offset:
-                self._begin((found.st_dev, found.st_ino))
-            if found.st_size == self._offset:
+            status = self.file.stat()
+            if (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset:
+                self._begin((status.st_dev, status.st_ino))
+            if status.st_size == self._offset:
                 return False
             begin = self._offset
             with self.file.open("rb") as file:
@@ -90,17 +90,17 @@ class EvaluationReader:
         """Return the mean reward of each task, by its id, prompt and answer."""
         return {task: sum(rewards) / len(rewards) for task, rewards in self._tasks.items()}
 
-    def told(self, wanted: Mapping[str, int] | None) -> dict[str, Any] | None:
+    def summary(self, size: Mapping[str, int] | None) -> dict[str, Any] | None:
         """Return what the page shows; None while there is no trace.
 
         Args:
-            wanted: How many ``tasks`` and ``rollouts`` of each were asked for, if that is known.
+            size: The requested number of ``tasks`` and of ``rollouts`` for each; None if unknown.
         """
         if not self._counts:
             return None
-        wanted = wanted or {"tasks": len(self._counts), "rollouts": max(self._counts.values())}
-        self._tally.tasks, self._tally.rollouts_per_example = wanted["tasks"], wanted["rollouts"]
-        found = self._tally.summary()
+        size = size or {"tasks": len(self._counts), "rollouts": max(self._counts.values())}
+        self._tally.tasks, self._tally.rollouts_per_example = size["tasks"], size["rollouts"]
+        summary = self._tally.summary()
         failures = [
             {"stop": stop, "boundary": boundary, "error": error, "count": count}
             for (stop, boundary, error), count in self._failures.most_common(CLUSTERS)
@@ -110,17 +110,17 @@ class EvaluationReader:
             "run": str(self.run),
             "name": self.name,
             "step": self.step,
-            "environment": found.environment,
-            "tasks": found.tasks,
-            "rollouts": found.rollouts,
-            "scored": found.scored,
-            "failed": found.failed,
-            "unscored": found.unscored,
-            "missing": max(0, found.missing),
-            "reward": _plain(found.reward),
-            "success": _plain(found.success),
-            "pass_at": {k: _plain(each) for k, each in found.pass_at.items()},
-            "pass_hat": {k: _plain(each) for k, each in found.pass_hat.items()},
+            "environment": summary.environment,
+            "tasks": summary.tasks,
+            "rollouts": summary.rollouts,
+            "scored": summary.scored,
+            "failed": summary.failed,
+            "unscored": summary.unscored,
+            "missing": max(0, summary.missing),
+            "reward": _plain(summary.reward),
+            "success": _plain(summary.success),
+            "pass_at": {k: _plain(estimate) for k, estimate in summary.pass_at.items()},
+            "pass_hat": {k: _plain(estimate) for k, estimate in summary.pass_hat.items()},
             "histogram": _histogram(self._rewards),
             "failures": failures,
         }
@@ -151,20 +151,21 @@ class Evaluations:
         if not news and there == self._before:
             return None
         self._before = there
-        wanted = {folder: _wanted(folder) for folder in results}
-        told = []
+        sizes_by_folder = {folder: _requested_sizes(folder) for folder in results}
+        summaries = []
         for file, _ in there:
-            asked = next((wanted[top] for top in wanted if file.is_relative_to(top)), {})
-            each = self._readers[file].told(asked.get(file.parent.parent.name))
-            told += [each] if each is not None else []
-        return {"evaluations": told, "differences": self._differences(told)}
+            top = next((top for top in sizes_by_folder if file.is_relative_to(top)), None)
+            sizes = {} if top is None else sizes_by_folder[top]
+            summary = self._readers[file].summary(sizes.get(file.parent.parent.name))
+            summaries += [summary] if summary is not None else []
+        return {"evaluations": summaries, "differences": self._differences(summaries)}
 
-    def _differences(self, told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _differences(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the difference of each pair of one environment, by their ids."""
         by_environment: dict[str, list[str]] = {}
-        for each in told:
-            by_environment.setdefault(each["environment"], []).append(each["id"])
-        found: dict[str, Any] = {}
+        for summary in summaries:
+            by_environment.setdefault(summary["environment"], []).append(summary["id"])
+        differences: dict[str, Any] = {}
         for ids in by_environment.values():
             means = {name: self._readers[Path(name)].means() for name in ids[-COMPARED:]}
             for one, base in means.items():
@@ -173,17 +174,17 @@ class Evaluations:
                     if one != other and common:
                         # Both means are in [0, 1], so their difference is in [-1, 1].
                         estimate = mean_of_tasks(common, bounds=(-1.0, 1.0))
-                        found.setdefault(one, {})[other] = _plain(estimate)
-        return found
+                        differences.setdefault(one, {})[other] = _plain(estimate)
+        return differences
 
 
 def _held_out(runs: Mapping[Path, str]) -> list[tuple[Path, Path, str, int | None]]:
-    found: list[tuple[Path, Path, str, int | None]] = []
+    evaluations: list[tuple[Path, Path, str, int | None]] = []
     for run, name in runs.items():
         for file in sorted((run / "traces").glob("eval-*.jsonl")):
             if match := _STEP.fullmatch(file.stem):
-                found.append((file, run, f"{name}, step {int(match[1])}", int(match[1])))
-    return found
+                evaluations.append((file, run, f"{name}, step {int(match[1])}", int(match[1])))
+    return evaluations
 
 
 def _cells(results: Mapping[Path, str]) -> list[tuple[Path, Path, str, int | None]]:
@@ -191,20 +192,22 @@ def _cells(results: Mapping[Path, str]) -> list[tuple[Path, Path, str, int | Non
 
     What all in a folder have in common is left out where the folder's name says it already.
     """
-    found: list[tuple[Path, Path, str, int | None]] = []
+    evaluations: list[tuple[Path, Path, str, int | None]] = []
     for folder, name in results.items():
         files = sorted(folder.glob("*/*/traces.jsonl"))
         parts = [(file.parent.parent.name, file.parent.name) for file in files]
         columns = list(zip(*parts, strict=True))  # the environments, and the models
-        said = [len(set(each)) == 1 and f"-{each[0]}-" in f"-{folder.name}-" for each in columns]
+        shared = [
+            len({*column}) == 1 and f"-{column[0]}-" in f"-{folder.name}-" for column in columns
+        ]
         for file, part in zip(files, parts, strict=True):
-            more = [text for text, is_said in zip(part, said, strict=True) if not is_said]
-            found.append((file, file.parent, "/".join([name, *more]), None))
-    return found
+            more = [text for text, is_shared in zip(part, shared, strict=True) if not is_shared]
+            evaluations.append((file, file.parent, "/".join([name, *more]), None))
+    return evaluations
 
 
-def _wanted(folder: Path) -> dict[str, dict[str, int]]:
-    """Return how much an evaluation asked for, by the folder of the environment."""
+def _requested_sizes(folder: Path) -> dict[str, dict[str, int]]:
+    """Return how many tasks and rollouts were requested, by the environment's folder."""
     try:
         size = read_config(folder)["size"]
         rollouts = int(size["rollouts_per_example"])
@@ -217,9 +220,9 @@ def _wanted(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def _task(trace: Trace) -> str:
-    """Return what a task is known by: under its id, there may be another prompt elsewhere."""
-    asked = pydantic_core.to_json([trace.task.id, trace.task.prompt, trace.task.answer])
-    return hashlib.blake2b(asked, digest_size=16).hexdigest()
+    """Return the key of a task: in another evaluation, its id may have another prompt."""
+    content = pydantic_core.to_json([trace.task.id, trace.task.prompt, trace.task.answer])
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _cluster(trace: Trace) -> tuple[str, str, str]:
@@ -228,8 +231,8 @@ def _cluster(trace: Trace) -> tuple[str, str, str]:
     if trace.error is None:
         return stop, "", "no reward" if trace.reward is None else ""
     first = trace.error.message.strip().splitlines()[:1]
-    said = re.sub(r"0x[0-9a-f]+|\d+", "#", first[0] if first else trace.error.type)
-    return stop, trace.error.boundary[:60], said[:160]
+    message = re.sub(r"0x[0-9a-f]+|\d+", "#", first[0] if first else trace.error.type)
+    return stop, trace.error.boundary[:60], message[:160]
 
 
 def _histogram(rewards: Sequence[float]) -> dict[str, Any]:

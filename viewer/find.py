@@ -12,7 +12,7 @@ _PASSED_OVER = {"checkpoints", "logs", "profile", "artifacts", "failed", "tensor
 
 
 @dataclass(slots=True)
-class Found:
+class Sources:
     """What there is to view.
 
     Attributes:
@@ -42,43 +42,43 @@ def is_results(folder: Path) -> bool:
     )
 
 
-def find(paths: Sequence[Path]) -> Found:
+def find(paths: Sequence[Path]) -> Sources:
     """Return what files, folders of runs, folders of results, and folders of these hold.
 
     Nothing is opened. What is not there (yet) is listed as missing.
     """
-    found = Found()
+    sources = Sources()
     for path in paths:
-        before = len(found.runs) + len(found.results) + len(found.traces)
+        before = len(sources.runs) + len(sources.results) + len(sources.traces)
         if path.is_file():
-            found.traces.append(path)
+            sources.traces.append(path)
         else:
             for folder in _folders(path):
-                _take(folder, found, named=folder == path)
-        if len(found.runs) + len(found.results) + len(found.traces) == before:
-            found.missing.append(path)
-    for each in (found.runs, found.results, found.traces):
-        each[:] = dict.fromkeys(each)
-    return found
+                _take(folder, sources, named=folder == path)
+        if len(sources.runs) + len(sources.results) + len(sources.traces) == before:
+            sources.missing.append(path)
+    for listed in (sources.runs, sources.results, sources.traces):
+        listed[:] = dict.fromkeys(listed)
+    return sources
 
 
-def _take(folder: Path, found: Found, *, named: bool) -> None:
+def _take(folder: Path, sources: Sources, *, named: bool) -> None:
     if is_run(folder):
-        found.runs.append(folder)
-        found.traces += sorted((folder / "traces").glob("*.jsonl"))
+        sources.runs.append(folder)
+        sources.traces += sorted((folder / "traces").glob("*.jsonl"))
     elif is_results(folder):
-        found.results.append(folder)
-        found.traces += sorted(folder.glob("*/*/traces.jsonl"))
+        sources.results.append(folder)
+        sources.traces += sorted(folder.glob("*/*/traces.jsonl"))
     elif named:
-        found.traces += sorted(folder.glob("*.jsonl"))
+        sources.traces += sorted(folder.glob("*.jsonl"))
         if (folder / "traces").is_dir():  # a run's that has only its traces left
-            found.traces += sorted((folder / "traces").glob("*.jsonl"))
+            sources.traces += sorted((folder / "traces").glob("*.jsonl"))
 
 
 def _folders(top: Path) -> Iterator[Path]:
     """Yield a folder and those below it, but none inside of a run or of an evaluation."""
-    for place, names, _ in os.walk(top):
-        folder = Path(place)
+    for directory, names, _ in os.walk(top):
+        folder = Path(directory)
         yield folder
         deep = len(folder.relative_to(top).parts) >= DEPTH
         inside = is_run(folder) or is_results(folder)

@@ -42,7 +42,7 @@ class LiveServer:
     """Serves a page that follows a :class:`~vf.viewer.watch.Watch`.
 
     Args:
-        watch: What it shows.
+        watch: The files that the page shows.
         scratch: A folder for the page of traces.
 
     Attributes:
@@ -60,7 +60,7 @@ class LiveServer:
         """Listen on 127.0.0.1; returns what has to be cleaned up at the end.
 
         Raises:
-            ConfigError: The port is taken.
+            ConfigError: If the port is taken.
         """
         from aiohttp import web
 
@@ -109,7 +109,7 @@ class LiveServer:
     async def _traces_page(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
-        page = await self._traces.page(self.watch.found.traces, self.watch.title)
+        page = await self._traces.page(self.watch.sources.traces, self.watch.title)
         headers = {**_HEADERS, "X-Frame-Options": "SAMEORIGIN"}
         return web.FileResponse(
             page, headers={**headers, "Content-Type": "text/html; charset=utf-8"}
@@ -173,12 +173,12 @@ def _only_this_machine() -> Callable[..., Awaitable[web.StreamResponse]]:
     return check
 
 
-async def _serve(watch: Watch, port: int, said: Callable[[str], None]) -> None:
+async def _serve(watch: Watch, port: int, report: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory(prefix="vf-view-") as scratch:
         server = LiveServer(watch, Path(scratch))
         runner = await server.start(port)
         try:
-            said(server.url)
+            report(server.url)
             await server.follow()
         finally:
             await runner.cleanup()
@@ -188,20 +188,20 @@ def serve(watch: Watch, port: int = 0, *, opened: bool = False) -> None:
     """Serve the page until interrupted, and say where.
 
     Args:
-        watch: What it shows.
+        watch: The files that the page shows.
         port: The port; 0 takes any that is free.
         opened: Open it in a browser.
 
     Raises:
-        ConfigError: The port is taken.
+        ConfigError: If the port is taken.
     """
 
-    def said(url: str) -> None:
+    def report(url: str) -> None:
         print(f"{url} (Ctrl-C ends it)", flush=True)
         if opened:
             webbrowser.open(url)
 
     try:
-        asyncio.run(_serve(watch, port, said))
+        asyncio.run(_serve(watch, port, report))
     except KeyboardInterrupt:
         print()

@@ -41,8 +41,8 @@ def offline_page(
     """Return the page with its data in it.
 
     Args:
-        events: What it shows: those of :meth:`~vf.viewer.watch.Watch.everything`.
-        title: Its title.
+        events: The page's data, from :meth:`~vf.viewer.watch.Watch.everything`.
+        title: The page's title.
         samples: Sampled traces as HTML that has been escaped, for a page without a trace viewer.
         traces: The page of all traces, as :func:`~vf.traces.view.write_page.write_page` wrote it.
     """
@@ -62,7 +62,7 @@ def write_offline(page: bytes, output: Path) -> None:
     """Write a page, whole or not at all.
 
     Raises:
-        OSError: The disk is full, or the folder cannot be written to.
+        OSError: If the disk is full, or the folder cannot be written to.
     """
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:

@@ -29,7 +29,7 @@ class RunReader:
 
     Args:
         folder: The run's.
-        name: What the page calls it.
+        name: The name on the page.
         about: Given folder and lines, returns what else is shown of it: ``settings`` by name,
             ``alarms`` and ``advice`` in sentences, ``model``, ``environment``, ``max_steps``.
 
@@ -114,22 +114,22 @@ def names_of(folders: Sequence[Path]) -> list[str]:
 
 def _stamp(file: Path) -> tuple[float, ...]:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return (0.0, 0, 0)
-    return (found.st_mtime, found.st_size, found.st_ino)
+    return (status.st_mtime, status.st_size, status.st_ino)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        found = parse_json(line)
+        values = parse_json(line)
     except ValueError:
         return None
-    if not isinstance(found, dict) or not isinstance(found.get("step"), int | float):
+    if not isinstance(values, dict) or not isinstance(values.get("step"), int | float):
         return None
     return {
         str(name): value if isinstance(value, int | float) and abs(value) < _LARGEST else None
-        for name, value in found.items()
+        for name, value in values.items()
     }
 
 

@@ -20,7 +20,7 @@ class TracesPage:
     A file is read and encoded again only if it has changed.
 
     Args:
-        folder: Where it is kept.
+        folder: The folder of the file.
     """
 
     def __init__(self, folder: Path) -> None:

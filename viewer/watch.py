@@ -9,7 +9,7 @@ from typing import Any
 
 from vf.runtime.errors import did_you_mean
 from vf.viewer.evaluations import Evaluations
-from vf.viewer.find import Found, find
+from vf.viewer.find import Sources, find
 from vf.viewer.runs import About, RunReader, names_of, nothing_known
 
 Event = tuple[str, Any]  # a name, and data for JSON
@@ -20,7 +20,7 @@ class Watch:
 
     Args:
         paths: Runs, evaluations, files of traces, or folders of these; they need not exist yet.
-        about: What is known about a run besides its metrics; see
+        about: Returns a run's data besides its metrics; see
             :class:`~vf.viewer.runs.RunReader`.
         evaluates: Read the traces of evaluations, too, which takes seconds where they are many.
     """
@@ -34,8 +34,8 @@ class Watch:
         self._runs: dict[Path, RunReader] = {}
         self._evaluations = Evaluations()
         self._measured: Any = None
-        self._told: dict[str, str] = {}
-        self.found = Found()
+        self._sent: dict[str, str] = {}
+        self.sources = Sources()
 
     @property
     def title(self) -> str:
@@ -57,20 +57,20 @@ class Watch:
         if not self.evaluates:
             return None
         runs = {folder: reader.name for folder, reader in self._runs.items()}
-        results = dict(zip(self.found.results, names_of(self.found.results), strict=True))
+        results = dict(zip(self.sources.results, names_of(self.sources.results), strict=True))
         return self._evaluations.scan(runs, results)
 
     def everything(self) -> list[Event]:
         """Return all that a page needs which has nothing yet, as of the last :meth:`scan`."""
         return [
-            *((name, json.loads(text)) for name, text in self._told.items()),
+            *((name, json.loads(text)) for name, text in self._sent.items()),
             *(("run", reader.everything()) for reader in self._runs.values()),
             *([("evaluations", self._measured)] if self._measured else []),
         ]
 
     def _look(self) -> list[Event]:
-        self.found = find(self.paths)
-        new = [folder for folder in self.found.runs if folder not in self._runs]
+        self.sources = find(self.paths)
+        new = [folder for folder in self.sources.runs if folder not in self._runs]
         if new:  # a name may need a parent more, now that there is another run
             folders = [*self._runs, *new]
             for folder, name in zip(folders, names_of(folders), strict=True):
@@ -86,7 +86,7 @@ class Watch:
     @property
     def waits(self) -> list[str]:
         """What of the paths is not there yet, as of the last :meth:`scan`, in words."""
-        return [f"{path}{self._hint(path)}" for path in self.found.missing]
+        return [f"{path}{self._hint(path)}" for path in self.sources.missing]
 
     def _hint(self, path: Path) -> str:
         if path.exists():
@@ -97,7 +97,7 @@ class Watch:
 
     def _traces(self) -> dict[str, Any]:
         sizes = {}
-        for file in self.found.traces:
+        for file in self.sources.traces:
             try:
                 sizes[str(file)] = file.stat().st_size
             except OSError:  # moved away since: a resumed run does that
@@ -106,7 +106,7 @@ class Watch:
 
     def _news(self, name: str, data: Any) -> list[Event]:
         text = json.dumps(data)
-        if self._told.get(name) == text:
+        if self._sent.get(name) == text:
             return []
-        self._told[name] = text
+        self._sent[name] = text
         return [(name, data)]

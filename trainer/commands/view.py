@@ -108,8 +108,8 @@ def _run(args: argparse.Namespace) -> int:
         return _write(watch, args)
     from vf.viewer.live import serve
 
-    if watch.found.traces and not (watch.found.runs or watch.found.results):
-        refuse_foreign(find_sources(watch.found.traces))
+    if watch.sources.traces and not (watch.sources.runs or watch.sources.results):
+        refuse_foreign(find_sources(watch.sources.traces))
     for text in watch.waits:
         complain("vf-rl view", f"{text} The page waits for it.")
     serve(watch, args.port or 0, opened=args.open)
@@ -122,8 +122,8 @@ def _write(watch: Watch, args: argparse.Namespace) -> int:
 
     output: Path = args.output
     check_output(output)
-    shell = watch.found.runs or watch.found.results
-    if watch.found.traces or not shell:
+    shell = watch.sources.runs or watch.sources.results
+    if watch.sources.traces or not shell:
         written = _traces(find_sources(args.paths), output, watch.title)
         if not written.traces and not shell:
             output.unlink()
@@ -134,7 +134,7 @@ def _write(watch: Watch, args: argparse.Namespace) -> int:
         traces = output.read_bytes() if written.traces else None
         write_offline(offline_page(watch.everything(), watch.title, traces=traces), output)
     size = output.stat().st_size / 1e6
-    counts = {"run": len(watch.found.runs), "evaluation": len(watch.found.results)}
+    counts = {"run": len(watch.sources.runs), "evaluation": len(watch.sources.results)}
     others = "".join(f"{n} {what}{'s' * (n > 1)}, " for what, n in counts.items() if n)
     print(f"{others}{written.traces} traces in {output} ({size:.1f} MB)")
     if args.open:
