@@ -32,12 +32,12 @@ class BackgroundLoop:
         """Run a coroutine to completion and return its result.
 
         Args:
-            work: What to run.
+            work: The coroutine.
             watch: Called several times a second while waiting; whatever it raises ends the wait,
                 cancels the work and is raised here. So a dead engine is noticed immediately.
 
         Raises:
-            Exception: What the work or the watch raised.
+            Exception: If the work or the watch raised it.
         """
         return self.wait(self.submit(work), watch)
 
@@ -49,7 +49,7 @@ class BackgroundLoop:
         """Wait for a submitted coroutine, as :meth:`call` does.
 
         Raises:
-            Exception: What the work or the watch raised.
+            Exception: If the work or the watch raised it.
         """
         try:
             while True:

@@ -53,7 +53,7 @@ class Collector:
         plan: The run.
         engine: Samples the rollouts; it has been started.
         fleet: The fleet that places worker processes.
-        folder: Where traces go.
+        folder: The folder of the traces.
         display: Shows them.
         clock: Receives what the awaited rollouts are doing.
         note: Called with a description of every stall, and of every task that is left out.

@@ -47,9 +47,9 @@ class _Rates:
     def state(self) -> dict[str, Any]:
         return {"seen": {name: list(both) for name, both in self._seen.items()}}
 
-    def load(self, state: dict[str, Any], known: Container[str]) -> list[str]:
-        """Take back what is still known; return its names."""
-        seen = {name: both for name, both in state.get("seen", {}).items() if name in known}
+    def load(self, state: dict[str, Any], names: Container[str]) -> list[str]:
+        """Restore the names that still exist; return them."""
+        seen = {name: both for name, both in state.get("seen", {}).items() if name in names}
         self._seen |= {name: (total, count) for name, (total, count) in seen.items()}
         return [*seen]
 
@@ -69,12 +69,12 @@ class Uniform:
 
     def choose(self, number: int) -> Task:
         """Return the task of a draw."""
-        epoch, place = divmod(number, len(self._tasks))
+        epoch, index = divmod(number, len(self._tasks))
         if self._shuffled[0] != epoch:
             order = list(range(len(self._tasks)))
             random.Random(derive_seed(self._seed, "epoch", epoch)).shuffle(order)
             self._shuffled = epoch, order
-        return self._tasks[self._shuffled[1][place]]
+        return self._tasks[self._shuffled[1][index]]
 
     def observe(self, task: Task, outcomes: Sequence[float]) -> None:
         """Outcomes change nothing."""
@@ -100,7 +100,7 @@ class SuccessRate:
         tasks: The tasks.
         seed: The seed of the draws.
         floor: Weight of a task that always or never succeeds, in (0, 1].
-        memory: What earlier outcomes still count after a further group, in [0, 1].
+        memory: The weight that earlier outcomes keep after a further group, in [0, 1].
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -115,7 +115,7 @@ class SuccessRate:
         self._seed = seed
         self._floor = floor
         self._rates = _Rates(memory)  # by the task's id
-        self._places = {task.id: place for place, task in enumerate(tasks)}
+        self._indices = {task.id: index for index, task in enumerate(tasks)}
         self._weights = [1.0] * len(tasks)
         self._sums: list[float] = []
 
@@ -137,13 +137,13 @@ class SuccessRate:
 
     def load(self, state: dict[str, Any]) -> None:
         """Resume; tasks that are no longer there are forgotten."""
-        for task in self._rates.load(state, self._places):
+        for task in self._rates.load(state, self._indices):
             self._weigh(task)
 
     def _weigh(self, task: str) -> None:
         rate = self._rates.rate(task)
         weight = self._floor + (1.0 - self._floor) * 4.0 * rate * (1.0 - rate)
-        self._weights[self._places[task]] = weight
+        self._weights[self._indices[task]] = weight
         self._sums = []
 
 
@@ -186,8 +186,8 @@ class Stages:
         listed: Sequence[Any] = [threshold] * max(1, ends)
         if isinstance(threshold, list | tuple):
             listed = threshold
-        for each in listed:
-            _check("threshold", each, 0.0, 1.0, closed=False)
+        for value in listed:
+            _check("threshold", value, 0.0, 1.0, closed=False)
         if isinstance(threshold, list | tuple) and len(threshold) != ends:
             raise ConfigError(
                 f"threshold: there are {len(threshold)} for {ends + 1} stages; give one, or "
@@ -245,9 +245,9 @@ class League:
         tasks: The tasks.
         seed: The seed of the draws.
         by: Key of ``Task.info`` that says who the opponent is.
-        weighting: How weights follow from the outcomes.
+        weighting: ``hard``, ``even`` or ``uniform``.
         floor: Weight of an opponent that nothing more can be learned from, in (0, 1].
-        memory: What earlier outcomes against an opponent still count after a further group.
+        memory: The weight that earlier outcomes against an opponent keep after a further group.
 
     Raises:
         ConfigError: If a task has no such key, or an argument is out of range.

@@ -97,7 +97,9 @@ def make_curriculum(
         raise ConfigError(f"{setting}_args.{error}") from error
     except Exception as error:
         raise ConfigError(f"{setting} = {name!r}: {type(error).__name__}: {error}") from error
-    lacking = [each for each in ("choose", "observe", "state", "load") if not hasattr(made, each)]
+    lacking = [
+        method for method in ("choose", "observe", "state", "load") if not hasattr(made, method)
+    ]
     if lacking:
         raise ConfigError(
             f"{setting} = {name!r} has no method {lacking[0]}: see vf.Curriculum for what is needed"
@@ -109,7 +111,7 @@ def find_curriculum(name: str, where: str = "env") -> Callable[..., Any]:
     """Return the class or function that makes a curriculum.
 
     Args:
-        name: As :func:`make_curriculum` takes it.
+        name: The curriculum, in a form that :func:`make_curriculum` takes.
         where: The environment's table, for the errors.
 
     Raises:

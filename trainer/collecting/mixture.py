@@ -19,27 +19,27 @@ def apportion(quotas: Sequence[float], total: int) -> list[int]:
     below 0, which is a debt of earlier steps, gets none.
 
     Args:
-        quotas: They sum to ``total``.
-        total: What is shared.
+        quotas: Fractional shares that sum to ``total``.
+        total: The number to share out.
     """
     counts = [max(0, math.floor(quota + 1e-9)) for quota in quotas]
     left = [quota - count for quota, count in zip(quotas, counts, strict=True)]
     while (missing := total - sum(counts)) != 0:
-        places = [place for place, count in enumerate(counts) if missing > 0 or count]
+        candidates = [index for index, count in enumerate(counts) if missing > 0 or count]
         change = 1 if missing > 0 else -1
         # Of equal ones the first; differences of rounding are none.
-        place = max(places, key=lambda place: (round(change * left[place], 9), -place))
-        counts[place] += change
-        left[place] -= change
+        index = max(candidates, key=lambda index: (round(change * left[index], 9), -index))
+        counts[index] += change
+        left[index] -= change
     return counts
 
 
 def interleave(counts: Sequence[int]) -> list[int]:
-    """Return each place as often as its count says, those of each spread evenly."""
+    """Return each index as often as its count says, those of each spread evenly."""
     turns = [
-        ((turn + 0.5) / count, place) for place, count in enumerate(counts) for turn in range(count)
+        ((turn + 0.5) / count, index) for index, count in enumerate(counts) for turn in range(count)
     ]
-    return [place for _, place in sorted(turns)]
+    return [index for _, index in sorted(turns)]
 
 
 class RolloutShares:
@@ -62,10 +62,10 @@ class RolloutShares:
         self._owed = [quota - count for quota, count in zip(quotas, counts, strict=True)]
         return counts
 
-    def drew(self, place: int) -> None:
+    def drew(self, index: int) -> None:
         """A further group was begun: it takes nothing from the shares."""
 
-    def observe(self, place: int, tokens: int) -> None:
+    def observe(self, index: int, tokens: int) -> None:
         """A group has ended: its tokens change nothing."""
 
     def state(self) -> dict[str, Any]:
@@ -108,19 +108,19 @@ class TokenShares:
                 (self._tokens[i] + sizes[i] * (self._begun[i] - self._ended[i] + 1)) / part
                 for i, part in enumerate(self._parts)
             ]
-            place = after.index(min(after))
-            counts[place] += 1
-            self._begun[place] += 1
+            index = after.index(min(after))
+            counts[index] += 1
+            self._begun[index] += 1
         return counts
 
-    def drew(self, place: int) -> None:
+    def drew(self, index: int) -> None:
         """A further group was begun, beside those of :meth:`counts`."""
-        self._begun[place] += 1
+        self._begun[index] += 1
 
-    def observe(self, place: int, tokens: int) -> None:
+    def observe(self, index: int, tokens: int) -> None:
         """A group has ended."""
-        self._tokens[place] += tokens
-        self._ended[place] += 1
+        self._tokens[index] += tokens
+        self._ended[index] += 1
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, as JSON."""
@@ -151,11 +151,11 @@ class Mixture:
         self._names = list(self.members)
         self._last = -1  # the number of the last draw
         settings = [member.settings for member in members]
-        by_tokens = [each.token_ratio for each in settings if each.token_ratio is not None]
+        by_tokens = [env.token_ratio for env in settings if env.token_ratio is not None]
         self._shares: RolloutShares | TokenShares = (
             TokenShares(by_tokens)
             if several and by_tokens
-            else RolloutShares([each.ratio or 1.0 for each in settings])
+            else RolloutShares([env.ratio or 1.0 for env in settings])
         )
 
     def draws(self, count: int) -> list[Draw]:
@@ -165,8 +165,8 @@ class Mixture:
             ConfigError: If an environment has no task left.
             TrainingError: If a curriculum is at fault.
         """
-        places = interleave(self._shares.counts(count))
-        return [self._draw(self._names[place]) for place in places]
+        indices = interleave(self._shares.counts(count))
+        return [self._draw(self._names[index]) for index in indices]
 
     def draw(self, environment: str, *, instead: bool = False) -> Draw:
         """Return the task of one more group of an environment.
@@ -188,7 +188,7 @@ class Mixture:
         cursor = self.cursors[environment]
         drawn = cursor.draw()
         # The sum rises with every draw, unless an environment was removed before a resume.
-        position = sum(each.position for each in self.cursors.values()) - 1
+        position = sum(cursor.position for cursor in self.cursors.values()) - 1
         self._last = max(self._last + 1, position)
         return drawn._replace(number=self._last)
 
@@ -214,7 +214,7 @@ class Mixture:
             for name, cursor in self.cursors.items()
         }
         return by_environment(by_name) | {
-            key: sum(each[key] for each in by_name.values())
+            key: sum(metrics[key] for metrics in by_name.values())
             for key in ("tasks/resting", "tasks/overlong")
         }
 

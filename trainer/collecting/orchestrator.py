@@ -208,7 +208,7 @@ class Orchestrator:
             score=score,
         )
         result = Evaluation(
-            [traces_by_job[job.task.id, job.index] for each in jobs for job in each]
+            [traces_by_job[job.task.id, job.index] for task_jobs in jobs for job in task_jobs]
         )
         counted = result.traces
         if args.overlong_prompts == "skip":
@@ -231,7 +231,7 @@ class Orchestrator:
 
     def activities(self, step: int | None = None) -> list[Activity]:
         """Return what the rollouts of one step, or of all, are doing now."""
-        return [each for each, of in self._live.copy().items() if step in (None, of)]
+        return [activity for activity, of in self._live.copy().items() if step in (None, of)]
 
     async def queue(self) -> Queue:
         """Return what is ahead of training, to be saved."""
@@ -315,8 +315,8 @@ class Orchestrator:
             member: The environment.
             task: The problem.
             seed: The seed of the rollout.
-            origin: Which rollout of a training step it is; None for evaluation.
-            sampling: How to sample.
+            origin: The rollout's step, group and number in training; None for evaluation.
+            sampling: The sampling settings.
         """
         step, rank = EVALUATION, None
         if origin is not None:

@@ -22,7 +22,7 @@ class RolloutSlots:
     these leave free. A slot that is held is never taken away.
 
     Args:
-        total: How many slots there are.
+        total: The number of slots.
         eval_share: The share, over 0 and at most 1.
     """
 

@@ -70,9 +70,9 @@ class Runner(Protocol):
         Args:
             environment: The name of the task's environment in the run.
             task: The problem.
-            sampling: How to sample each turn.
+            sampling: The sampling settings of each turn.
             seed: Seed of the episode.
-            origin: Which rollout of the run it is; None outside of training.
+            origin: The rollout's step, group and number in training; None elsewhere.
             activity: Kept up to date with what it does.
         """
         ...
@@ -90,15 +90,15 @@ class InProcess:
     """Runs rollouts in this process.
 
     Args:
-        places: By its name in the run, each environment, and what acts there.
+        environments: Each environment with its model, by its name in the run.
     """
 
-    def __init__(self, places: Mapping[str, tuple[Environment, Model]]) -> None:
-        self.places = places
+    def __init__(self, environments: Mapping[str, tuple[Environment, Model]]) -> None:
+        self.environments = environments
 
     async def start(self) -> None:
         """Start what the environments' episodes share."""
-        for environment, _ in self.places.values():
+        for environment, _ in self.environments.values():
             await call(environment.start)
 
     def check(self) -> None:
@@ -106,7 +106,7 @@ class InProcess:
 
     async def prefetch(self, environment: str, tasks: Sequence[Task]) -> None:
         """See :class:`Runner`."""
-        await prefetch(self.places[environment][0], tasks)
+        await prefetch(self.environments[environment][0], tasks)
 
     async def rollout(
         self,
@@ -119,15 +119,17 @@ class InProcess:
         activity: Activity,
     ) -> Ended:
         """See :class:`Runner`."""
-        place, model = self.places[environment]
-        trace = await rollout(place, task, model, sampling=sampling, seed=seed, activity=activity)
+        prototype, model = self.environments[environment]
+        trace = await rollout(
+            prototype, task, model, sampling=sampling, seed=seed, activity=activity
+        )
         trace.origin = origin
         return Ended(trace)
 
     async def score_group(self, environment: str, traces: Sequence[Trace]) -> list[Ended]:
         """See :class:`Runner`."""
-        place, _ = self.places[environment]
-        await score_group(place.rubric, traces, place.timeout)
+        scorer, _ = self.environments[environment]
+        await score_group(scorer.rubric, traces, scorer.timeout)
         return [Ended(trace) for trace in traces]
 
     async def stop(self) -> None:

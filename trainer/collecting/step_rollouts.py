@@ -54,7 +54,7 @@ class StepRollouts:
         score: Scores a whole group, in place, given its environment's name; for environments whose
             rubric has group rewards.
         doing: Lists an activity, given a task and what is done for it, while a block runs.
-        mixture: Where tasks come from.
+        mixture: The source of tasks.
         args: ``[trainer.args]``.
         oldest: Version of the oldest weights whose tokens may be trained on.
         on_trace: Called with every rollout as it ends, failed ones included; where the rubric has
@@ -155,7 +155,7 @@ class StepRollouts:
         made the run stop.
 
         Args:
-            state: As :meth:`state` returned it.
+            state: The result of :meth:`state`.
             saved_traces: The step's traces, and maybe those of other steps.
 
         Raises:
@@ -335,7 +335,7 @@ def check_failures(failures: Sequence[Trace], total: int, most: float) -> None:
 
     Args:
         failures: The traces of those that failed.
-        total: How many rollouts were planned.
+        total: The number of rollouts that were planned.
         most: ``max_error_rate``.
     """
     if len(failures) <= most * total:

@@ -108,7 +108,9 @@ class Worker:
         renderer = await in_thread(make_renderer, config)
         await in_thread(quiet_transformers)
         self._client = TokenClient(
-            RemoteLeases(self._peer), timeout=args.generation_timeout, known=setup.known
+            RemoteLeases(self._peer),
+            timeout=args.generation_timeout,
+            known=setup.servers_answered,
         )
         self._models = token_models(config, self._client, renderer)
         for environment in self._environments.values():
@@ -195,7 +197,7 @@ def make_sendable(trace: Trace) -> None:
 
 def _load_environments(setup: WorkerSetup) -> dict[str, Environment]:
     paths_before = set(sys.path)
-    sys.path += [each for each in setup.path if each not in paths_before]
+    sys.path += [folder for folder in setup.path if folder not in paths_before]
     for name, module in setup.registrars.items():
         try:
             importlib.import_module(module)

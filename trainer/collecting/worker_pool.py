@@ -55,7 +55,7 @@ class WorkerPool:
     others run on.
 
     Args:
-        setup: What workers run rollouts with; each gets its number.
+        setup: The workers' settings; each gets its number.
         fleet: The fleet that places the processes.
         leases: The inference engine's.
         logs: Folder of the workers' output.
@@ -84,7 +84,7 @@ class WorkerPool:
         self._losses: deque[tuple[float, Sequence[str]]] = deque()
         self._away: dict[int, float] = {}  # workers that have no place, since when
         self._began = False  # whether any worker ever has
-        self._known = False  # whether the inference servers have answered a worker
+        self._servers_answered = False  # whether the inference servers have answered a worker
         self._failure: VfError | None = None
 
     async def start(self) -> None:
@@ -145,7 +145,7 @@ class WorkerPool:
             trace.origin, trace.stop_reason = origin, StopReason.ERROR
             trace.error = Failure.of(error)
             return Ended(trace)
-        self._known |= bool(ended.trace.turns)
+        self._servers_answered |= bool(ended.trace.turns)
         return ended
 
     async def score_group(self, environment: str, traces: Sequence[Trace]) -> list[Ended]:
@@ -180,7 +180,7 @@ class WorkerPool:
         then laid to it, unless the machine went.
 
         Args:
-            task: What it is for.
+            task: The task of the work.
             begin: Begins it, given its number and the connection.
             activity: The activity of a rollout.
 
@@ -231,7 +231,9 @@ class WorkerPool:
                 worker = Worker()
                 try:
                     await run_worker(
-                        replace(self._setup, number=number, known=self._known),
+                        replace(
+                            self._setup, number=number, servers_answered=self._servers_answered
+                        ),
                         fleet=self._fleet,
                         listener=self._listener,
                         leases=self._leases,
@@ -301,7 +303,7 @@ class WorkerPool:
         """Note that a worker has ended.
 
         Args:
-            what: How it ended.
+            what: The way in which it ended.
             tasks: The tasks of each rollout that was under way in it.
 
         Raises:

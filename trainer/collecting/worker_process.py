@@ -49,18 +49,18 @@ async def run_worker(
     However this ends, the process has ended too, and holds no lease.
 
     Args:
-        setup: What it runs rollouts with.
+        setup: The worker's settings.
         fleet: The fleet that places it.
-        listener: What it connects to.
+        listener: The listener that it connects to.
         leases: The inference engine's.
         log: File for its output.
-        handlers: What it may call, beside the leases.
+        handlers: Functions that it may call, besides those of the leases.
         placed: Called once the process has been started.
         ready: Called with the connection once it can run rollouts.
         note: Called with what the user should know.
 
     Raises:
-        WorkerLost: Always, if nothing else is raised: the process ended, or can no longer be
+        WorkerLost: If nothing else is raised: the process ended, or can no longer be
             reached.
         PlacementError: If there was no place for it, for now, or its machine was lost.
         ConfigError: If the worker cannot make its environment.
@@ -74,7 +74,7 @@ async def run_worker(
     invitation = listener.invite(name)
     command = Command(["python", "-m", MODULE, str(silence)], invitation.environ, log)
     try:
-        handle = await _place(fleet, size_of(setup.config, "worker", 0), command)
+        handle = await _place_worker(fleet, size_of(setup.config, "worker", 0), command)
     except BaseException:
         invitation.withdraw()
         raise
@@ -142,7 +142,7 @@ async def _tell_silence(peer: Peer, name: str, silence: float, note: Callable[[s
             )
 
 
-async def _place(fleet: Fleet, size: Resources, command: Command) -> Handle:
+async def _place_worker(fleet: Fleet, size: Resources, command: Command) -> Handle:
     """Place a worker. If this is cancelled, it does not wait: what is placed later is stopped."""
     placed: Future[Handle] = Future()
 

@@ -29,7 +29,7 @@ class WorkerSetup:
             that are registered in code, by the environments' names.
         number: The worker's, from 0.
         count: How many workers there are.
-        known: Whether the inference servers have answered another worker.
+        servers_answered: Whether the inference servers have answered another worker.
     """
 
     config: Config
@@ -38,4 +38,4 @@ class WorkerSetup:
     registrars: Mapping[str, str]
     number: int
     count: int
-    known: bool = False
+    servers_answered: bool = False

@@ -73,8 +73,8 @@ class WorkerSlots:
     being replaced: their parts wait for them.
 
     Args:
-        count: How many workers there are, with those that are not ready.
-        rollouts: How many may be under way in all of them.
+        count: The number of workers, with those that are not ready.
+        rollouts: The number that may be under way in all of them.
     """
 
     def __init__(self, count: int, rollouts: int) -> None:
@@ -95,7 +95,7 @@ class WorkerSlots:
         """Wait for a worker, and count a rollout as one of its own while the block runs.
 
         Args:
-            task: It goes where the other rollouts of its task are, unless that has many more.
+            task: The task; it goes to the worker of its other rollouts, unless that has many more.
             activity: The activity of the rollout; without one this is other work, of which any
                 worker takes any amount.
             suspect: Whether it may be what ends workers. Each has one such piece of work at most,
