@@ -57,9 +57,9 @@ class Watch:
         """Keep the marked rows of a micro-batch.
 
         Args:
-            batch: It, with ``marks``.
-            arrays: What its loss was computed from.
-            losses: What the loss returned.
+            batch: The micro-batch, with ``marks``.
+            arrays: The inputs of its loss.
+            losses: The losses of its tokens.
             correction: The weights that the losses were multiplied by, if there are any.
         """
         assert batch.marks is not None
@@ -68,13 +68,13 @@ class Watch:
         weights = ones if correction is None else correction.weights
         floats = torch.stack(
             [
-                each.float()
-                for each in (arrays.advantages, arrays.logprobs, arrays.log_ratio, weights)
+                values.float()
+                for values in (arrays.advantages, arrays.logprobs, arrays.log_ratio, weights)
             ]
         )
         bounded = none if correction is None else correction.bounded
         held = (losses.clipped, losses.dropped, bounded)
-        flags = torch.stack([none if each is None else each for each in held])
+        flags = torch.stack([none if values is None else values for values in held])
         lengths = batch.attention_mask.sum(1).tolist()
         for row, mark in enumerate(batch.marks[:, 0].tolist()):
             if mark != UNMARKED:

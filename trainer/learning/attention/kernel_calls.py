@@ -44,8 +44,8 @@ class Call:
     merges: bool = False
     begins: torch.Tensor | None = None
 
-    def places(self, device: torch.device) -> slice | torch.Tensor:
-        """Return the keys' places, as a slice or as int64 ``[S]``."""
+    def key_indices(self, device: torch.device) -> slice | torch.Tensor:
+        """Return the indices of the keys, as a slice or as int64 ``[S]``."""
         if len(self.keys) == 1:
             return slice(*self.keys[0])
         return torch.cat([torch.arange(*run, device=device) for run in self.keys])
@@ -55,9 +55,9 @@ class Call:
         if self.begins is None:
             return None
         count, keys = len(self.begins), sum(end - start for start, end in self.keys)
-        places = torch.arange(keys, device=like.device)
+        indices = torch.arange(keys, device=like.device)
         own = torch.arange(keys - count, keys, device=like.device)[:, None]
-        hidden = (places > own) | (places < self.begins.to(like.device)[:, None])
+        hidden = (indices > own) | (indices < self.begins.to(like.device)[:, None])
         return empty_mask(count, keys, like).masked_fill_(hidden, -torch.inf)
 
 
@@ -84,12 +84,12 @@ def block_calls(
 
     Args:
         segments: The segments of a prefix tree.
-        reach: How far back tokens see; None for all the way.
+        reach: The range in which tokens see earlier ones; None if it is unbounded.
         longest: Tokens of the longest sequence.
         most: Queries in a block.
     """
     first = [0] * longest if reach is None else reach.first(longest).tolist()
-    widest = max(place + 1 - begin for place, begin in enumerate(first))
+    widest = max(index + 1 - begin for index, begin in enumerate(first))
     size = min(most, max(BLOCK[0], min(BLOCK[1], widest // 2)))
     calls = []
     path: list[tuple[Segment, int]] = []  # with the position of each one's first token

@@ -92,7 +92,7 @@ def fused_backward(
         False,
         scale=scale,
     )
-    dk, dv = (each.transpose(1, 2).sum(1, keepdim=True) for each in (dk, dv))
+    dk, dv = (gradient.transpose(1, 2).sum(1, keepdim=True) for gradient in (dk, dv))
     return dq.transpose(1, 2), dk, dv
 
 
@@ -150,7 +150,7 @@ def capped_backward(
     """Return the gradients of :func:`capped`'s arguments; scores are computed again."""
     scores, tanh = _scores(query, key, mask, scale, cap)
     shares = scores.sub_(lse.reshape(len(query), -1, 1)).exp_()
-    q, g, o = (_rows(each, shares) for each in (query, grad, out))
+    q, g, o = (_rows(heads, shares) for heads in (query, grad, out))
     k, v = _rows(key, shares), _rows(value, shares)
     dv = shares.mT @ g
     ds = (g @ v.mT).sub_((g * o).sum(-1, keepdim=True)).mul_(shares)
@@ -184,8 +184,8 @@ def _rows(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return tensor.flatten(1, 2).to(like.dtype)
 
 
-def _for_queries(query: torch.Tensor, each: torch.Tensor) -> torch.Tensor:
-    return each.expand(-1, query.shape[1], -1, -1)
+def _for_queries(query: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    return states.expand(-1, query.shape[1], -1, -1)
 
 
 def _for_heads(query: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:

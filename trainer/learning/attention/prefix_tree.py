@@ -88,7 +88,7 @@ class PrefixTree:
         moved = {name: getattr(self, name).to(device) for name in names}
         if self.experts is not None:
             moved["experts"] = self.experts.to(device)
-        return replace(self, **moved, rows_apart=tuple(each.to(device) for each in self.rows_apart))
+        return replace(self, **moved, rows_apart=tuple(rows.to(device) for rows in self.rows_apart))
 
 
 def sort(
@@ -98,8 +98,8 @@ def sort(
 
     Args:
         sequences: Token ids.
-        attached: What belongs to each token, as a number for each kind of it, which two tokens
-            must have in common to be shared; empty if they need not.
+        attached: A number for each token, which two tokens must have in common to be shared; empty
+            if they need not.
 
     Returns:
         The order, as indices; and how many tokens each sequence in it shares with the one before,
@@ -114,8 +114,8 @@ def sort(
     keys = [array.tobytes() for array in arrays]  # big-endian: they sort as the numbers do
     order = sorted(range(len(keys)), key=keys.__getitem__)
     common = [0] * len(order)
-    for place in range(1, len(order)):
-        common[place] = _common(arrays[order[place - 1]], arrays[order[place]])
+    for index in range(1, len(order)):
+        common[index] = _common(arrays[order[index - 1]], arrays[order[index]])
     return order, worthwhile([len(sequences[index]) for index in order], common)
 
 
@@ -131,7 +131,7 @@ def worthwhile(lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
 
     Args:
         lengths: Tokens of each sorted sequence.
-        shared: How many of them it shares with the one before.
+        shared: The number of tokens that each shares with the one before.
 
     Returns:
         ``shared``, lowered to the nearest fork that pays.
@@ -146,7 +146,7 @@ def worthwhile(lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
         behind = sum(lengths[low:high]) - (high - low) * common
         if (high - low - 1) * (common - depth) > SEGMENT_COST + MERGE_COST * behind:
             depth = common
-        forks = [place for place in range(low + 1, high) if shared[place] == common]
+        forks = [index for index in range(low + 1, high) if shared[index] == common]
         for fork in forks:
             kept[fork] = depth
         todo += [(a, b, depth) for a, b in zip([low, *forks], [*forks, high], strict=True)]
@@ -164,7 +164,7 @@ def build_tree(
     Args:
         sequences: Token ids, B sequences.
         masks: 1 where a token is trained; the first of a sequence never is.
-        shared: How many tokens each shares with the one before; the first entry is not read.
+        shared: The number of tokens that each shares with the one before; the first is not read.
         observed: bool, of each sequence's tokens, True for observations that carry loss; nothing
             if none does.
     """
@@ -173,12 +173,12 @@ def build_tree(
     new = [ids[common:] for ids, common in zip(sequences, shared, strict=True)]
     ends = np.cumsum([len(ids) for ids in new]).tolist()
     starts = [0, *ends]
-    places: np.ndarray = np.zeros(0, dtype=np.int64)
+    path: np.ndarray = np.zeros(0, dtype=np.int64)
     every = []
     for start, common, length in zip(starts, shared, lengths, strict=False):
         own = np.arange(start, start + length - common)
-        places = np.concatenate([places[:common], own])  # the rest is in the one before
-        every.append(places)
+        path = np.concatenate([path[:common], own])  # the rest is in the one before
+        every.append(path)
     predictors, rows = _predicting(every, masks)
     observers, observed_rows = _predicting(every, observed) if observed else (_nothing(),) * 2
     rows_apart, homes = _apart(every, starts[-1])
@@ -199,21 +199,21 @@ def build_tree(
 def _predicting(
     every: Sequence[np.ndarray], masks: Sequence[Sequence[int] | np.ndarray]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the places that predict masked tokens, and for each token which of them does."""
+    """Return the tokens that predict masked tokens, and for each of these which of them does."""
     predictors = [
-        places[:-1][np.asarray(mask[1:], dtype=bool)]
-        for places, mask in zip(every, masks, strict=True)
+        indices[:-1][np.asarray(mask[1:], dtype=bool)]
+        for indices, mask in zip(every, masks, strict=True)
     ]
     unique, rows = np.unique(np.concatenate(predictors), return_inverse=True)
     return torch.from_numpy(unique), torch.from_numpy(rows.reshape(-1))
 
 
 def _apart(
-    places: Sequence[np.ndarray], tokens: int
+    paths: Sequence[np.ndarray], tokens: int
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """Return :class:`PrefixTree`'s ``rows_apart`` and ``homes``, from each sequence's places."""
+    """Return :class:`PrefixTree`'s ``rows_apart`` and ``homes``, from each sequence's indices."""
     groups: list[list[np.ndarray]] = []
-    for row in sorted(places, key=len, reverse=True):
+    for row in sorted(paths, key=len, reverse=True):
         if groups and len(row) >= ALIKE * len(groups[-1][0]):
             groups[-1].append(row)
         else:

@@ -61,7 +61,7 @@ class _TreeAttention(torch.autograd.Function):
         precision = torch.promote_types(query.dtype, torch.float32)  # the kernels'
         lse = query.new_zeros(kv_heads, groups, tokens, dtype=precision)
         for call in calls:
-            keys, mask = call.places(query.device), call.mask(query)
+            keys, mask = call.key_indices(query.device), call.mask(query)
             inputs = query[:, :, call.queries], key[:, :, keys], value[:, :, keys], mask, scale
             if deterministic:
                 part, part_lse = exact(*inputs)
@@ -88,7 +88,7 @@ class _TreeAttention(torch.autograd.Function):
         d_query, d_sinks = torch.zeros_like(query), None
         d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
         for call in ctx.calls:
-            rows, keys = call.queries, call.places(query.device)
+            rows, keys = call.queries, call.key_indices(query.device)
             inputs = (
                 grads[0][:, :, rows],
                 query[:, :, rows],
@@ -133,10 +133,10 @@ def tree_attention(
         query: ``[H, T, D]``, H query heads.
         key: ``[K, T, D]``, K key heads; H is a multiple of K.
         value: ``[K, T, D]``.
-        calls: That each of the T tokens is a query in.
-        scale: What products of queries and keys are multiplied with.
+        calls: The kernel calls; each of the T tokens is a query in one of them.
+        scale: The factor of the products of queries and keys.
         sinks: ``[H]``, the logarithm of what is added to the denominator of a head's softmax.
-        cap: What scores s are capped to, by cap · tanh(s / cap).
+        cap: The bound c of the scores, which become c · tanh(s / c); None for no bound.
         deterministic: Whether sums are the engine's; calls are of whole paths from the root then.
 
     Returns:

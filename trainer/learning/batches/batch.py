@@ -116,7 +116,7 @@ class MicroBatch:
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
         held = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        moved = {name: each.to(device) for name, each in held.items() if hasattr(each, "to")}
+        moved = {name: value.to(device) for name, value in held.items() if hasattr(value, "to")}
         return replace(self, **moved)
 
     @property
@@ -143,7 +143,7 @@ def build_samples(
         groups: The step's rollouts.
         args: ``[trainer.args]``: advantage, credit, overlong shaping and ``mask_truncated``.
         advantages: In place of ``args.advantage``.
-        temperature: That they were sampled at; None for that of the learner's settings.
+        temperature: The temperature of their sampling; None for that of the learner's settings.
     """
     batches: list[list[Sample]] = []
     for group in groups:
@@ -213,7 +213,8 @@ def role_advantages(
 
     Args:
         group: The rollouts. Those of one task train the same roles.
-        kind: How to compare; see :func:`~vf.trainer.learning.batches.advantages.group_advantages`.
+        kind: The comparison; see
+            :func:`~vf.trainer.learning.batches.advantages.group_advantages`.
 
     Returns:
         For each rollout the advantages by role; empty where there are no roles.
@@ -250,7 +251,7 @@ def micro_batches(
     Samples are sorted by length to keep padding small.
 
     Args:
-        samples: What to train on.
+        samples: The samples to train on.
         max_tokens: The budget; a longer sample gets a micro-batch of its own.
         max_rows: Most samples in one micro-batch.
         pad_id: Fills the rows; never attended to and never trained.
@@ -289,13 +290,13 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
         sampler_logprobs=torch.zeros(shape),
         advantages=torch.zeros(shape),
         weights=torch.tensor([[sample.weight] for sample in samples]),
-        old_logprobs=torch.zeros(shape) if any(each.old_logprobs for each in samples) else None,
+        old_logprobs=torch.zeros(shape) if any(sample.old_logprobs for sample in samples) else None,
         teacher_logprobs=(
-            torch.zeros(shape) if any(each.teacher_logprobs for each in samples) else None
+            torch.zeros(shape) if any(sample.teacher_logprobs for sample in samples) else None
         ),
         temperature=temperature,
-        marks=torch.tensor([[each.mark] for each in samples])
-        if any(each.mark >= 0 for each in samples)
+        marks=torch.tensor([[sample.mark] for sample in samples])
+        if any(sample.mark >= 0 for sample in samples)
         else None,
         experts=expert_rows([sample.branch for sample in samples]),
         observation_weights=torch.zeros(shape) if any(map(observing, samples)) else None,
@@ -320,7 +321,7 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
             batch.observation_weights[row, :length] = sample.observation_weight * which
     # The first token of a sequence has nothing before it to be predicted from.
     batch.loss_mask[:, 0] = False
-    taught = [each.likeliest for each in samples if each.likeliest is not None]
+    taught = [sample.likeliest for sample in samples if sample.likeliest is not None]
     if taught:
         batch = replace(batch, likeliest=Likeliest.joined(taught))
     if not any(any(sample.branch.supports) for sample in samples):

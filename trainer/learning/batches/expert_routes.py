@@ -38,8 +38,8 @@ def packed_experts(rows: torch.Tensor | None, parts: Sequence[slice]) -> torch.T
     """Return the experts of the tokens of a prefix tree, int16 ``[T, W]``, in its order.
 
     Args:
-        rows: Of its sequences, int16 ``[B, L, W]``; None if there are none.
-        parts: What each sequence adds to those before it.
+        rows: The experts of its sequences, int16 ``[B, L, W]``; None if there are none.
+        parts: The tokens that each sequence adds to those before it.
     """
     if rows is None:
         return None
@@ -49,4 +49,4 @@ def packed_experts(rows: torch.Tensor | None, parts: Sequence[slice]) -> torch.T
 def experts_of_row(row: torch.Tensor) -> list[bytes]:
     """Return a branch's experts from int16 ``[T, W]``, up to the first that are not known."""
     recorded = int((row[:, 0] != FREE).cumprod(0).sum())
-    return [each.tobytes() for each in row[:recorded].numpy().astype("<u2")]
+    return [experts.tobytes() for experts in row[:recorded].numpy().astype("<u2")]

@@ -13,7 +13,9 @@ from vf.trainer.settings.config import TrainerArgs
 
 def rollout_tokens(samples: Sequence[Sample]) -> tuple[list[str | int], Counter[str | int]]:
     """Return a key of each sample's rollout, and by it how many tokens carry loss in all of it."""
-    keys = [index if each.rollout is None else each.rollout for index, each in enumerate(samples)]
+    keys = [
+        index if sample.rollout is None else sample.rollout for index, sample in enumerate(samples)
+    ]
     counts: Counter[str | int] = Counter()
     for key, sample in zip(keys, samples, strict=True):
         counts[key] += sequence_tokens(sample)

@@ -27,5 +27,5 @@ def observed(mask: Sequence[int]) -> np.ndarray:
     sampled: np.ndarray = np.array(mask, dtype=bool)
     sampled[:1] = False  # nothing predicts it
     after = np.concatenate([sampled[:1], sampled[:-1]])
-    found: np.ndarray = np.logical_or.accumulate(sampled) & ~sampled & ~after
-    return found
+    observations: np.ndarray = np.logical_or.accumulate(sampled) & ~sampled & ~after
+    return observations

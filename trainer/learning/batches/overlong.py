@@ -27,7 +27,7 @@ def fit(
     A sample that is cut where it has not sampled anything yet is dropped.
 
     Args:
-        samples: What there is.
+        samples: The samples.
         args: ``[trainer.args]``.
         limit: In place of ``max_seq_len``.
 

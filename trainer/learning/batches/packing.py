@@ -64,9 +64,9 @@ def attached(samples: Sequence[Sample]) -> list[list[int]]:
         experts += [b""] * (length - len(experts))
         teacher = [b""] * length
         if sample.likeliest is not None:
-            predicting = (place for place in range(length - 1) if mask[place + 1])
-            for place, distribution in zip(predicting, sample.likeliest.rows(), strict=True):
-                teacher[place] = distribution
+            predicting = (index for index in range(length - 1) if mask[index + 1])
+            for index, distribution in zip(predicting, sample.likeliest.rows(), strict=True):
+                teacher[index] = distribution
         keys = zip(experts, teacher, strict=True)
         lists.append([numbers.setdefault(key, len(numbers)) for key in keys])
     return lists
@@ -91,7 +91,7 @@ def pack(
     between groups, and within one where it is larger than the budget.
 
     Args:
-        samples: What to train on.
+        samples: The samples to train on.
         max_tokens: The budget, in tokens that are computed; a longer sample is alone.
         max_rows: Most samples in one micro-batch.
         share: Whether samples that begin alike share their beginning.
@@ -106,7 +106,7 @@ def pack(
             [sample.branch.token_ids for sample in part],
             [sample.branch.loss_mask for sample in part],
             [row.shared for row in rows[low:high]],
-            [observed(each.branch.loss_mask) & observing(each) for each in part],
+            [observed(sample.branch.loss_mask) & observing(sample) for sample in part],
         )
         batch = collate(part)
         added = [slice(row.shared, len(row.sample)) for row in rows[low:high]]
@@ -153,7 +153,7 @@ def balance(
     Args:
         pieces: The work.
         loads: Tokens that each rank has already.
-        cost: How many tokens a piece is.
+        cost: The number of tokens of a piece.
     """
     shares: list[list[T]] = [[] for _ in loads]
     tokens = list(loads)
@@ -201,7 +201,7 @@ def fills(
 
     Args:
         samples: The work.
-        ranks: How many ranks.
+        ranks: The number of ranks.
         max_tokens: The budget of a micro-batch, in tokens that are computed.
         max_rows: Most samples in one micro-batch.
         share: Whether samples that begin alike share their beginning.

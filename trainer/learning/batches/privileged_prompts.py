@@ -60,7 +60,7 @@ def check_privileged(environment: Environment, task: Task, renderer: Renderer) -
     """Check that an environment has something to tell a teacher, and that it can be rendered.
 
     Args:
-        environment: Where the model acts.
+        environment: The environment in which the model acts.
         task: The environment's first task.
         renderer: Chat template and parser.
 
@@ -113,8 +113,8 @@ class Privileged:
         for trace in traces:
             text = _text(trace.environment, trace.task, context)
             for conversation in trace.conversations if text is not None else ():
-                for place in conversation.branches:
-                    branch = trace.branches[place]
+                for index in conversation.branches:
+                    branch = trace.branches[index]
                     branches[id(branch)] = self.branch(branch, conversation, text or "", trace.task)
         return [
             replace(sample, branch=branches.get(id(sample.branch), sample.branch))
@@ -175,15 +175,15 @@ def _text(environment: str, task: Task, context: Callable[[Task], str | None]) -
     return text
 
 
-def attach_told(samples: Sequence[Sample], asked: Sequence[Sample]) -> list[Sample]:
+def attach_told(samples: Sequence[Sample], answered: Sequence[Sample]) -> list[Sample]:
     """Return samples with what a teacher has said of the same tokens in other contexts.
 
     Args:
-        samples: Those to train on.
-        asked: The same as the teacher has read them, with its answers.
+        samples: The samples to train on.
+        answered: The same samples with the teacher's prompts, and its log-probabilities.
     """
     done = []
-    for sample, other in zip(samples, asked, strict=True):
+    for sample, other in zip(samples, answered, strict=True):
         teacher_logprobs = iter(compress(other.teacher_logprobs, other.branch.loss_mask))
         mask = sample.branch.loss_mask
         logprobs = tuple(next(teacher_logprobs, 0.0) if trained else 0.0 for trained in mask)

@@ -45,12 +45,12 @@ class Supports:
         """Return a list of ids for each token."""
         return [ids.tolist() for ids in torch.split(self.ids.cpu(), self.counts.tolist())]
 
-    def take(self, places: torch.Tensor) -> Supports:
-        """Return those of the tokens at ``places``, int64 ``[K]``."""
-        counts = self.counts[places]
-        starts = (self.counts.cumsum(0) - self.counts)[places]
+    def take(self, indices: torch.Tensor) -> Supports:
+        """Return those of the tokens at ``indices``, int64 ``[K]``."""
+        counts = self.counts[indices]
+        starts = (self.counts.cumsum(0) - self.counts)[indices]
         shift = starts - (counts.cumsum(0) - counts)  # of each token's ids
-        moved = torch.arange(int(counts.sum()), device=places.device)
+        moved = torch.arange(int(counts.sum()), device=indices.device)
         return Supports(self.ids[moved + shift.repeat_interleave(counts)], counts)
 
     def cut(self, logits: torch.Tensor) -> torch.Tensor:

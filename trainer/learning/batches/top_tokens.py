@@ -64,14 +64,14 @@ class Likeliest:
         """Return a copy on a device."""
         return Likeliest(self.ids.to(device), self.logprobs.to(device))
 
-    def take(self, places: torch.Tensor | slice) -> Likeliest:
-        """Return those of the predictions at ``places``, int64 ``[K]`` or a slice."""
-        return Likeliest(self.ids[places], self.logprobs[places])
+    def take(self, indices: torch.Tensor | slice) -> Likeliest:
+        """Return those of the predictions at ``indices``, int64 ``[K]`` or a slice."""
+        return Likeliest(self.ids[indices], self.logprobs[indices])
 
     def split(self, counts: list[int]) -> list[Likeliest]:
-        """Return them in runs of so many predictions."""
+        """Return them in runs of the given numbers of predictions."""
         ids, logprobs = torch.split(self.ids, counts), torch.split(self.logprobs, counts)
-        return [Likeliest(*each) for each in zip(ids, logprobs, strict=True)]
+        return [Likeliest(*part) for part in zip(ids, logprobs, strict=True)]
 
     def rows(self) -> list[bytes]:
         """Return the bytes of each prediction's tokens and log-probabilities, N of them."""
@@ -87,7 +87,7 @@ class Likeliest:
 
         Args:
             rows: int64 ``[N]``, which row predicts each token; there is a token.
-            count: How many rows there are.
+            count: The number of rows.
         """
         order = torch.argsort(rows, stable=True)
         every = torch.arange(count, device=rows.device)

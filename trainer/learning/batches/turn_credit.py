@@ -87,7 +87,8 @@ def turn_advantages(
 
     Args:
         group: The returns of each rollout, at least one each.
-        kind: How to compare; see :func:`~vf.trainer.learning.batches.advantages.group_advantages`.
+        kind: The comparison; see
+            :func:`~vf.trainer.learning.batches.advantages.group_advantages`.
     """
     most = max(map(len, group))
     columns = [

@@ -80,8 +80,8 @@ def histogram(log_ratios: torch.Tensor) -> torch.Tensor:
     """
     values = torch.nan_to_num(log_ratios.detach().double().cpu(), 0.0, WIDEST, -WIDEST)
     reach = torch.asinh(torch.tensor(WIDEST / SCALE, dtype=torch.float64))
-    place = torch.asinh(values.clamp(-WIDEST, WIDEST) / SCALE) / reach  # in [−1, 1]
-    bins = ((place + 1.0) * 0.5 * (BINS - 1)).round().long()
+    position = torch.asinh(values.clamp(-WIDEST, WIDEST) / SCALE) / reach  # in [−1, 1]
+    bins = ((position + 1.0) * 0.5 * (BINS - 1)).round().long()
     return torch.bincount(bins, minlength=BINS).double()
 
 
@@ -95,8 +95,8 @@ def ratio_quantiles(counts: torch.Tensor, shares: Sequence[float]) -> list[float
     upto = counts.cumsum(0)
     total = float(upto[-1])
     reach = torch.asinh(torch.tensor(WIDEST / SCALE, dtype=torch.float64))
-    wanted = torch.tensor([max(1.0, share * total) for share in shares], dtype=torch.float64)
-    bins = torch.searchsorted(upto, wanted - 1e-6).clamp(max=BINS - 1)
-    place = bins.double() / (BINS - 1) * 2.0 - 1.0
-    quantiles: list[float] = (torch.sinh(place * reach) * SCALE).exp().tolist()
+    targets = torch.tensor([max(1.0, share * total) for share in shares], dtype=torch.float64)
+    bins = torch.searchsorted(upto, targets - 1e-6).clamp(max=BINS - 1)
+    position = bins.double() / (BINS - 1) * 2.0 - 1.0
+    quantiles: list[float] = (torch.sinh(position * reach) * SCALE).exp().tolist()
     return quantiles

@@ -44,8 +44,8 @@ def find_routers(model: Any) -> list[torch.nn.Module]:
         raise ConfigError(
             f"trainer.args.router_aux_loss_coef: {name} has no routers of experts; set it to 0"
         )
-    code = [sys.modules[each.__module__] for each in type(model).__mro__]
-    if not any(hasattr(each, "load_balancing_loss_func") for each in code):
+    code = [sys.modules[parent.__module__] for parent in type(model).__mro__]
+    if not any(hasattr(module, "load_balancing_loss_func") for module in code):
         raise ConfigError(
             f"trainer.args.router_aux_loss_coef: the routers of {name} have no auxiliary loss in "
             "transformers, as they score experts by a sigmoid, balance them by a bias, or were "
@@ -81,13 +81,13 @@ class RouterLoss:
         args: ``[trainer.args]``: without ``router_aux_loss_coef``, nothing is seen.
 
     Raises:
-        ConfigError: As :func:`find_routers`.
+        ConfigError: If :func:`find_routers` raises it.
     """
 
     def __init__(self, model: Any, args: TrainerArgs) -> None:
-        self._wanted = args.router_aux_loss_coef > 0
+        self._enabled = args.router_aux_loss_coef > 0
         self._seen: list[tuple[torch.Tensor, torch.Tensor]] | None = None
-        for router in find_routers(model) if self._wanted else []:
+        for router in find_routers(model) if self._enabled else []:
             router.register_forward_hook(self._see)
 
     def _see(self, router: Any, given: Any, output: Any) -> None:
@@ -111,10 +111,10 @@ class RouterLoss:
         A packed token that samples share is computed once, and counts once; padding never does.
 
         Args:
-            batch: What the model ran on.
-            weight: Of each token: :func:`token_weight`.
+            batch: The micro-batch that the model ran on.
+            weight: The weight of each token: :func:`token_weight`.
         """
-        if not self._wanted:
+        if not self._enabled:
             return None
         assert self._seen is not None
         mask = batch.attention_mask if batch.tree is None else torch.ones_like(batch.tree.token_ids)
@@ -125,7 +125,7 @@ def aux_loss(seen: list[tuple[torch.Tensor, torch.Tensor]], mask: torch.Tensor) 
     """Return the loss of one micro-batch, float32 ``[]``, or float64 for such logits.
 
     Args:
-        seen: Of each layer, the router's logits ``[T, E]`` and its choice, int64 ``[T, k]``.
+        seen: Each layer's router logits, ``[T, E]``, and its choices, int64 ``[T, k]``.
         mask: ``[T]``, 1 for the tokens that count, otherwise 0.
     """
     logits, chosen = seen[0]

@@ -91,7 +91,7 @@ def _counted(build: Callable[[torch.dtype], Any], settings: str) -> Kept:
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(dtype)
-    trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     try:
         with _counting(model, repeat=not args.packing):
             few, many = (_Count(model, tokens) for tokens in TOKENS)
@@ -138,14 +138,14 @@ class _Count:
         self.widest = 0
         self._layer: int | None = None
         own = [*model.parameters(), *model.buffers()]
-        self._held = {id(each.untyped_storage()): each.untyped_storage() for each in own}
+        self._held = {id(tensor.untyped_storage()): tensor.untyped_storage() for tensor in own}
         layers = [
             module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
         ]
         hooks = []
-        for place, layer in enumerate(layers):
+        for index, layer in enumerate(layers):
             hooks += [
-                layer.register_forward_pre_hook(self._enter(place)),
+                layer.register_forward_pre_hook(self._enter(index)),
                 layer.register_forward_hook(self._enter(None)),
             ]
         ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
@@ -157,9 +157,9 @@ class _Count:
             for hook in hooks:
                 hook.remove()
 
-    def _enter(self, place: int | None) -> Callable[..., None]:
+    def _enter(self, layer: int | None) -> Callable[..., None]:
         def enter(*_: Any) -> None:
-            self._layer = place
+            self._layer = layer
 
         return enter
 
@@ -219,7 +219,7 @@ def _counting(model: Any, *, repeat: bool) -> Iterator[None]:
     ) -> tuple[torch.Tensor, None]:
         if repeat:
             groups = query.shape[1] // key.shape[1]
-            key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
+            key, value = (heads.repeat_interleave(groups, 1) for heads in (key, value))
         apply: Any = _FusedAttention.apply
         return apply(query, key, value).transpose(1, 2), None
 

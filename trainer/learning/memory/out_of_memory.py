@@ -96,7 +96,7 @@ class Budget:
         """Return samples as micro-batches under the budget.
 
         Args:
-            samples: What to train on; with samples that were a micro-batch, their order stays.
+            samples: The samples to train on; those that were a micro-batch keep their order.
             packed: Whether the model runs on packed tokens rather than padded rows.
             share: Whether packed samples that begin alike share their beginning.
         """
@@ -116,21 +116,21 @@ class Budget:
     def cut(self, work: Iterable[Work], *, share: bool) -> list[Work]:
         """Return the same work, cut where a micro-batch is over the budget."""
         done: list[Work] = []
-        for each in work:
-            batch = each.batch
+        for piece in work:
+            batch = piece.batch
             if len(batch.input_ids) == 1 or self._size(batch) <= self.tokens:
-                done.append(each)
+                done.append(piece)
                 continue
             parts = self.pack(unpack(batch), packed=batch.tree is not None, share=share)
             counts = [int(part.loss_mask.sum()) for part in parts]
             references: Sequence[torch.Tensor | None] = [None] * len(parts)
             likeliest: Sequence[Likeliest | None] = [None] * len(parts)
-            if each.reference is not None:
-                references = torch.split(each.reference, counts)
-            if each.likeliest is not None:
-                likeliest = each.likeliest.split(counts)
+            if piece.reference is not None:
+                references = torch.split(piece.reference, counts)
+            if piece.likeliest is not None:
+                likeliest = piece.likeliest.split(counts)
             done += [
-                replace(each, batch=part, reference=reference, likeliest=top)
+                replace(piece, batch=part, reference=reference, likeliest=top)
                 for part, reference, top in zip(parts, references, likeliest, strict=True)
             ]
         return done
@@ -148,7 +148,7 @@ class Budget:
         if self.retries or shortage.rows == 1:
             why = "after the budget was halved" if self.retries else "which cannot be cut"
             raise TrainingError(f"{halves}, {why}; {KNOBS}. The allocator: {shortage.message}")
-        largest = max(self._size(each.batch) for each in work)
+        largest = max(self._size(piece.batch) for piece in work)
         self.retries += 1
         before, self.tokens = self.tokens, max(1, min(self.tokens, largest) // 2)
         gc.collect()
@@ -176,14 +176,14 @@ def attempt(work: Iterable[Work], do: Callable[[Work], None]) -> Shortage | None
         None if it did not. When this returns, the error is gone, and with it the tensors that its
         frames held.
     """
-    for each in work:
+    for piece in work:
         try:
-            do(each)
+            do(piece)
         except Exception as error:
             reason = _shortage(error)
             if reason is None:
                 raise
-            return Shortage(reason, len(each.batch.input_ids), each.batch.computed)
+            return Shortage(reason, len(piece.batch.input_ids), piece.batch.computed)
     return None
 
 

@@ -71,7 +71,7 @@ def predict_server(
         config: With a server that the run starts.
         total: Bytes of one GPU.
         cuda: Whether it runs on GPUs.
-        environ: What its environment starts from.
+        environ: The environment variables that the server's environment starts from.
     """
     args, server = config.args, _started(config)
     flags, gpus = given(server), copy_gpus(server)

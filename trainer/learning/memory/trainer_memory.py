@@ -86,13 +86,13 @@ class Shape:
         kinds = getattr(text, "layer_types", None) or text.num_hidden_layers * ["full_attention"]
         output: Any = model.get_output_embeddings()  # type: ignore[operator]
         tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-        outside = {id(each.weight): each.weight.numel() for each in (*tables, output)}
+        outside = {id(module.weight): module.weight.numel() for module in (*tables, output)}
         sizes = {id(parameter): parameter.numel() for parameter in model.parameters()}
         decoder: Any = model.get_decoder()  # type: ignore[operator]
         passed = {id(parameter) for part in (decoder, output) for parameter in part.parameters()}
         return cls(
             sum(sizes.values()),
-            sum(sizes[each] for each in passed),
+            sum(sizes[parameter] for parameter in passed),
             text.vocab_size,
             text.num_hidden_layers,
             text.hidden_size,
@@ -101,7 +101,7 @@ class Shape:
             keys,
             sum(kind not in WITHOUT_CACHE for kind in kinds),
             sum(outside.values()),
-            max(sizes[each] for each in passed - outside.keys()),
+            max(sizes[parameter] for parameter in passed - outside.keys()),
             OnMeta(type(config), repr(config), config),
         )
 

@@ -33,7 +33,7 @@ def build_model(
     Args:
         name: A local folder or a hub name.
         args: ``[trainer.args]``.
-        device: Where a base of 4 bits is made.
+        device: The device on which a base of 4 bits is made.
         sharded: Whether FSDP or DeepSpeed will hold it.
         empty: Make it on the meta device, without reading its weights.
 
@@ -71,7 +71,7 @@ def build_optimizer(
     """Return AdamW over what is trained (Loshchilov & Hutter 2019, arXiv:1711.05101).
 
     Args:
-        trained: What is stepped, in float32.
+        trained: The trained parameters, in float32.
         args: ``[trainer.args]``.
 
     Raises:

@@ -68,7 +68,7 @@ def has_dropout(modules: Iterable[torch.nn.Module]) -> bool:
 
 
 def _of_adapters(model: Any) -> list[torch.nn.Module]:
-    return [each for name, each in model.named_modules() if "lora_dropout" in name.split(".")]
+    return [module for name, module in model.named_modules() if "lora_dropout" in name.split(".")]
 
 
 def _probabilities(module: torch.nn.Module) -> Iterator[str]:

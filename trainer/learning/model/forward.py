@@ -71,12 +71,12 @@ def token_logprobs(
         batch: B rows of L tokens.
         temperature: The sampler's; logits are divided by it.
         packed: Whether the model runs on ``batch.tree``, or on the padded rows.
-        head: How hidden states become logits; see :class:`Forward`.
+        head: The way from hidden states to logits; see :class:`Forward`.
         entropy_gradient: Whether the entropy carries a gradient.
         deterministic: Whether to compute as the engine does; see :mod:`vf.inference.invariant`.
         observed: Whether to predict the batch's observations, too.
         taught: Whether to compare with the batch's likeliest tokens, those of a teacher.
-        likeliest: How many of the likeliest tokens to return.
+        likeliest: The number of likeliest tokens to return.
         most: See :func:`~vf.trainer.learning.model.head.head_logprobs`.
 
     Returns:
@@ -90,7 +90,7 @@ def token_logprobs(
         masks.append(torch.zeros_like(masks[0]) if weights is None else weights > 0)
     # Of each mask's tokens: rows and columns of the hidden states that they are predicted from, and
     # which of these predicts each of them.
-    asked: list[tuple[Any, torch.Tensor]]
+    selections: list[tuple[Any, torch.Tensor]]
     if packed:
         tree = batch.tree
         assert tree is not None
@@ -101,16 +101,16 @@ def token_logprobs(
         given |= {"vf_segments": tree.segments, "vf_longest": tree.longest}
         given |= {"vf_positions": positions, "vf_deterministic": deterministic}
         both = (tree.predictors, tree.rows), (tree.observers, tree.observed_rows)
-        asked = []
+        selections = []
         for columns, rows in both[: len(masks)]:
             columns = pad(columns, (0, missing(len(columns)) if deterministic else 0))
-            asked.append(((torch.zeros_like(columns), columns), rows))
+            selections.append(((torch.zeros_like(columns), columns), rows))
     else:
         given |= {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-        places = [mask[:, 1:].nonzero(as_tuple=True) for mask in masks]
-        asked = [(place, torch.arange(len(place[0]), device=place[0].device)) for place in places]
+        indices = [mask[:, 1:].nonzero(as_tuple=True) for mask in masks]
+        selections = [(pair, torch.arange(len(pair[0]), device=pair[0].device)) for pair in indices]
     if head == "whole":
-        predicting: Any = torch.cat([predictors[1] for predictors, _ in asked])
+        predicting: Any = torch.cat([predictors[1] for predictors, _ in selections])
         columns = predicting.unique()
         logits = model(**given, logits_to_keep=columns).logits
     else:
@@ -118,7 +118,7 @@ def token_logprobs(
         linear = model.get_output_embeddings() if head == "linear" else None
         apply = linear or ModelHead(model, type(output))
     predictions: list[Predicted] = []
-    for mask, (predictors, rows) in zip(masks, asked, strict=True):
+    for mask, (predictors, rows) in zip(masks, selections, strict=True):
         targets, first = batch.input_ids[mask], not predictions
         heat, gradient = temperature if first else 1.0, entropy_gradient and first
         supports = batch.supports if first else None  # what is observed was sampled by nobody
@@ -151,10 +151,10 @@ class Forward:
     Args:
         model: A causal language model of transformers', with adapters inside its layers if any.
         how: ``packed`` or ``padded``.
-        head: How hidden states become logits: ``linear``, by the head's matrix, a chunk at a time;
-            ``model``, by whatever the model does to them, a chunk at a time; or ``whole``, which is
+        head: The way from hidden states to logits: ``linear``, by the head's matrix, a chunk at a
+            time; ``model``, by whatever the model does to them, a chunk at a time; or ``whole``,
             the model's own forward pass, with the logits of all trained tokens at once.
-        sharding: How the trainer processes hold the model.
+        sharding: The way in which the trainer processes hold the model.
         deterministic: See :func:`token_logprobs`.
 
     Attributes:

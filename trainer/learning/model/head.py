@@ -137,7 +137,7 @@ def head_logprobs(
         entropy_gradient: Whether the entropy carries a gradient.
         taught: A teacher's likeliest tokens at each of the N, to be compared with. Logits are
             copied then, too, as they are with the next.
-        likeliest: How many of the likeliest tokens to return; without a gradient.
+        likeliest: The number of likeliest tokens to return; without a gradient.
         chunk_logits: Most logits at once; :data:`CHUNK_LOGITS` by default.
         most: From this process's number of chunks to how many it is to compute, empty ones
             included: where each call of the head gathers it, all processes must call it as often.
@@ -191,10 +191,10 @@ def pick(
 
     Args:
         logits: float32, over the temperature.
-        rows: As in :func:`head_logprobs`, as is all else.
+        rows: The rows, described in :func:`head_logprobs` like all other arguments.
         targets: See there.
         supports: See there.
-        taught: At each of the P rows.
+        taught: The teacher's likeliest tokens at each of the P rows.
         gradient: Whether the entropy carries one.
         likeliest: See there.
     """
@@ -242,9 +242,9 @@ def _chunks(
     edges = [*range(0, max(count, 1), step), count]  # of nothing, one empty run
     edges += [count] * (most(len(edges) - 1) - (len(edges) - 1))
     bounds = torch.searchsorted(rows, torch.tensor(edges, device=rows.device)).tolist()
-    for place in range(len(edges) - 1):
-        tokens = slice(bounds[place], bounds[place + 1])
-        yield slice(edges[place], edges[place + 1]), tokens, rows[tokens] - edges[place]
+    for index in range(len(edges) - 1):
+        tokens = slice(bounds[index], bounds[index + 1])
+        yield slice(edges[index], edges[index + 1]), tokens, rows[tokens] - edges[index]
 
 
 def _any_head(
@@ -261,11 +261,11 @@ def _any_head(
 
     def one(hidden: torch.Tensor, rows: torch.Tensor, run: slice, tokens: slice) -> Predicted:
         logits = head(hidden).float() / temperature
-        own = None if supports is None else supports.take(places[tokens])
+        own = None if supports is None else supports.take(indices[tokens])
         theirs = None if taught is None else taught.take(run)
         return pick(logits, rows, targets[tokens], own, theirs, **how)
 
-    places = torch.arange(len(targets), device=targets.device)
+    indices = torch.arange(len(targets), device=targets.device)
     parts = [
         checkpoint(one, hidden[run], own, run, tokens, use_reentrant=False)
         for run, tokens, own in chunks
@@ -300,11 +300,13 @@ class _LinearHead(torch.autograd.Function):
         step: int,
         entropy_gradient: bool,
         ids: torch.Tensor | None,
-        known: torch.Tensor | None,
+        teacher_logprobs: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         logprobs = hidden.new_empty(len(rows), dtype=torch.float32)
         entropy, kl = torch.empty_like(logprobs), torch.zeros_like(logprobs)
-        taught = None if ids is None or known is None else Likeliest(ids, known)
+        taught = (
+            None if ids is None or teacher_logprobs is None else Likeliest(ids, teacher_logprobs)
+        )
         again = ctx.needs_input_grad[1] or entropy_gradient
         keep = ctx.needs_input_grad[0] and not again
         expected = torch.empty_like(hidden) if keep else None  # p·W
@@ -322,7 +324,7 @@ class _LinearHead(torch.autograd.Function):
                 if pulls is not None:
                     pulls[run] = p.sub_(theirs.target(p)).to(weight.dtype) @ weight
             del z, p  # before the next chunk's are made
-        ctx.save_for_backward(hidden, weight, rows, targets, expected, pulls, ids, known)
+        ctx.save_for_backward(hidden, weight, rows, targets, expected, pulls, ids, teacher_logprobs)
         ctx.temperature, ctx.step, ctx.entropy_gradient = temperature, step, entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
@@ -346,8 +348,8 @@ class _LinearHead(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         # In float32, for the parts of many chunks are added up in it.
         precision = torch.promote_types(weight.dtype, torch.float32)
-        wanted = ctx.needs_input_grad[1]
-        d_weight = torch.zeros_like(weight, dtype=precision) if wanted else None
+        needs_weight = ctx.needs_input_grad[1]
+        d_weight = torch.zeros_like(weight, dtype=precision) if needs_weight else None
         for run, tokens, own in _chunks(len(hidden), ctx.step, rows):
             z = _log_softmax(hidden[run], weight, ctx.temperature)
             count = len(z)

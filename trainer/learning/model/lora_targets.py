@@ -95,7 +95,7 @@ def lora_targets(model: Any, args: TrainerArgs) -> LoraTargets:
         ConfigError: If the model has nothing of a wanted kind or of a name in the settings, or if
             there is to be dropout where there can be none.
     """
-    targets = _named(model, args) or _found(model, args)
+    targets = _named(model, args) or _by_setting(model, args)
     if targets.parameters and args.lora_dropout:
         raise ConfigError(
             f"trainer.args.lora_dropout = {args.lora_dropout:g}: PEFT has no dropout for experts "
@@ -114,9 +114,9 @@ def _named(model: Any, args: TrainerArgs) -> LoraTargets | None:
     return None
 
 
-def _found(model: Any, args: TrainerArgs) -> LoraTargets:
+def _by_setting(model: Any, args: TrainerArgs) -> LoraTargets:
     weights = list(_weights(model))
-    wanted = []
+    targets = []
     requested = {
         "train_attn": args.train_attn,
         "train_mlp": args.train_mlp,
@@ -130,31 +130,33 @@ def _found(model: Any, args: TrainerArgs) -> LoraTargets:
                     f"trainer.args.{setting}: {type(model).__name__} has no such layer that can be "
                     "adapted; set it to false, or name layers in lora_target_modules"
                 )
-            wanted += chosen
-    stacked = {each for each in wanted if each.kind == "experts"}
+            targets += chosen
+    stacked = {weight for weight in targets if weight.kind == "experts"}
     # PEFT takes a linear layer "gate_proj" of some mixtures of experts for those of the experts,
     # as models had them before transformers 5. By its tensor it is adapted as what it is.
     if stacked:
-        stacked |= {each for each in wanted if each.kind == "MLP"}
+        stacked |= {weight for weight in targets if weight.kind == "MLP"}
     if args.load_in_4bit:  # such a tensor is packed
-        wanted = [each for each in wanted if each.kind == "experts" or each not in stacked]
-        stacked &= set(wanted)
+        targets = [
+            weight for weight in targets if weight.kind == "experts" or weight not in stacked
+        ]
+        stacked &= set(targets)
     modules = _ends(
-        [each.name for each in wanted if each not in stacked],
+        [weight.name for weight in targets if weight not in stacked],
         [name for name, _ in model.named_modules()],
         parts=1,
     )
     parameters = _ends(
-        [each.parameter for each in wanted if each in stacked],
+        [weight.parameter for weight in targets if weight in stacked],
         [name for name, _ in model.named_parameters(remove_duplicate=False)],
         parts=2,
     )
     return LoraTargets(
         modules,
         parameters,
-        tuple(_in_words(wanted)),
+        tuple(_in_words(targets)),
         any(weight.kind == "router" for weight in weights),
-        sum(each.adapter(args.lora_rank) for each in wanted),
+        sum(weight.adapter(args.lora_rank) for weight in targets),
     )
 
 
@@ -163,7 +165,7 @@ def lora_config(args: SharedArgs, targets: LoraTargets) -> Any:
 
     Args:
         args: ``[trainer.args]``, or those of a warm start.
-        targets: What is adapted.
+        targets: The layers and tensors to adapt.
     """
     from peft import LoraConfig
 
@@ -234,21 +236,21 @@ def _shape(linear: Any) -> tuple[int, int]:
     return linear.out_features, linear.in_features
 
 
-def _ends(wanted: list[str], known: Collection[str], parts: int) -> list[str]:
-    """Return the ends of names, if they are the ends of no other name that is known, or the names.
+def _ends(targets: list[str], names: Collection[str], parts: int) -> list[str]:
+    """Return the ends of targets if no other name ends so, otherwise the targets.
 
     Args:
-        wanted: Names of targets.
-        known: All names, including those of targets.
+        targets: Names of targets.
+        names: All names, including those of targets.
         parts: The parts of an end.
     """
 
     def end(name: str) -> str:
         return ".".join(name.split(".")[-parts:])
 
-    own = {end(name) for name in wanted}
-    others = {end(name) for name in set(known) - set(wanted)}
-    return sorted(wanted if own & others else own)
+    own = {end(name) for name in targets}
+    others = {end(name) for name in set(names) - set(targets)}
+    return sorted(targets if own & others else own)
 
 
 def _in_words(weights: list[_Weight]) -> Iterator[str]:
@@ -265,7 +267,7 @@ def _check_modules(model: Any, names: list[str]) -> None:
         for name, module in model.named_modules()
         if "weight" in dict(module.named_parameters(recurse=False))
     ]
-    experts = [each.parameter for each in _weights(model) if each.kind == "experts"]
+    experts = [weight.parameter for weight in _weights(model) if weight.kind == "experts"]
     for name in names:
         if any(f".{layer}".endswith(f".{name}") for layer in layers):
             continue
@@ -282,7 +284,7 @@ def _check_modules(model: Any, names: list[str]) -> None:
 def _check_parameters(model: Any, named: list[str]) -> None:
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     for name in named:
-        if not any(f".{each}".endswith(f".{name}") for each in names):
+        if not any(f".{full_name}".endswith(f".{name}") for full_name in names):
             raise ConfigError(
                 f"trainer.args.lora_target_parameters: {type(model).__name__} has no parameter "
                 f"{name!r}; its names end like {names[-1]!r}"

@@ -29,7 +29,7 @@ def allow_tf32(device: torch.device, args: TrainerArgs, *models: Any) -> None:
     what is left of float32 stays exact.
 
     Args:
-        device: Where the models compute.
+        device: The device that the models compute on.
         args: ``[trainer.args]``.
         *models: All of them.
     """
@@ -130,9 +130,9 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         ids, weight = ctx.saved_tensors
-        used, place = ids.flatten().unique(return_inverse=True)
+        used, index = ids.flatten().unique(return_inverse=True)
         sums = weight.new_zeros(len(used), weight.shape[1], dtype=torch.float32)
-        sums.index_add_(0, place, grads[0].flatten(0, -2).float())
+        sums.index_add_(0, index, grads[0].flatten(0, -2).float())
         if ctx.padding is not None:
             sums[used == ctx.padding] = 0.0
         d_weight = torch.zeros_like(weight)

@@ -58,7 +58,7 @@ def bitsandbytes(setting: str) -> Any:
     """Return the package.
 
     Args:
-        setting: What needs it, for the error.
+        setting: The setting that needs it, for the error.
 
     Raises:
         ConfigError: If it is not installed, or has nothing for this machine.

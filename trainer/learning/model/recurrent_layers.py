@@ -58,8 +58,8 @@ class RowsApart:
                 return run(*args, **options)
             options = {name: given for name, given in options.items() if name[:3] != "vf_"}
             results = []
-            for places in tree.rows_apart:
-                given = _spread((args, options), places, len(tree))
+            for rows in tree.rows_apart:
+                given = _spread((args, options), rows, len(tree))
                 results.append(run(*given[0], **given[1]))
             return _gather(results, tree)
 
@@ -90,20 +90,20 @@ def _convolves(module: torch.nn.Module) -> bool:
 
 def _is_linear_attention(module: torch.nn.Module, kinds: Any) -> bool:
     """Return whether a module has a place in a cache, and that is for a state."""
-    own, *parts = (getattr(each, "layer_idx", None) for each in module.modules())
+    own, *parts = (getattr(part, "layer_idx", None) for part in module.modules())
     if own is None or own >= len(kinds) or any(part is not None for part in parts):
         return False
     return kinds[own] in STATEFUL
 
 
-def _spread(given: Any, places: torch.Tensor, tokens: int) -> Any:
+def _spread(given: Any, rows: torch.Tensor, tokens: int) -> Any:
     """Return arguments with rows ``[B, L, ...]`` in place of packed tokens ``[1, T, ...]``."""
     if isinstance(given, torch.Tensor):
-        return given[0][places] if given.shape[:2] == (1, tokens) else given
+        return given[0][rows] if given.shape[:2] == (1, tokens) else given
     if isinstance(given, dict):
-        return {name: _spread(each, places, tokens) for name, each in given.items()}
+        return {name: _spread(value, rows, tokens) for name, value in given.items()}
     if type(given) in (tuple, list):
-        return type(given)(_spread(each, places, tokens) for each in given)
+        return type(given)(_spread(value, rows, tokens) for value in given)
     return given
 
 
@@ -115,5 +115,5 @@ def _gather(results: list[Any], tree: PrefixTree) -> Any:
             return first
         return torch.cat([result.flatten(0, 1) for result in results])[tree.homes][None]
     if type(first) in (tuple, list):
-        return type(first)(_gather(list(each), tree) for each in zip(*results, strict=True))
+        return type(first)(_gather(list(parts), tree) for parts in zip(*results, strict=True))
     return first

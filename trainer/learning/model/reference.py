@@ -48,7 +48,7 @@ class AdapterReference:
 
     Args:
         model: The module with the adapter.
-        sharding: How the trainer processes hold it.
+        sharding: The way in which the trainer processes hold it.
         rate: α.
     """
 
@@ -123,7 +123,7 @@ class FrozenReference:
         model: The reference.
         policy: The module that it follows, if it ever does.
         rate: α, if it does; in bfloat16 an average would lose its small steps.
-        sharding: How the trainer processes hold the two.
+        sharding: The way in which the trainer processes hold the two.
 
     Raises:
         ConfigError: If their vocabularies differ, or it is to follow a model of another shape.
@@ -173,14 +173,14 @@ def check_vocabulary(model: Any, policy: Any, setting: str) -> None:
     """Check that a model knows as many tokens as the policy.
 
     Args:
-        model: What is held beside the policy.
+        model: The model that is held beside the policy.
         policy: The module that learns.
-        setting: What named the model, for the error.
+        setting: The setting that named the model, for the error.
 
     Raises:
         ConfigError: If the vocabularies differ in size.
     """
-    theirs, ours = (each.config.get_text_config().vocab_size for each in (model, policy))
+    theirs, ours = (module.config.get_text_config().vocab_size for module in (model, policy))
     if theirs != ours:
         raise ConfigError(
             f"{setting} has a vocabulary of {theirs} tokens, and model one of {ours}; they must "

@@ -55,7 +55,7 @@ def logprobs(model: Any, branches: Sequence[Branch], temperature: float) -> list
 
     Args:
         model: A causal language model of transformers'.
-        branches: What it is asked about.
+        branches: The branches.
         temperature: The sampler's; logits are divided by it.
 
     Returns:
@@ -70,7 +70,7 @@ def logprobs(model: Any, branches: Sequence[Branch], temperature: float) -> list
             every = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         scores = every.logits[0, sampled - 1].double() / temperature
         if branch.supports:
-            own = Supports.of([branch.supports[place] for place in sampled.tolist()])
+            own = Supports.of([branch.supports[index] for index in sampled.tolist()])
             scores = own.to(device).cut(scores)
         rows.append(scores.log_softmax(-1).gather(1, ids[0, sampled, None])[:, 0].cpu())
     return rows
@@ -142,7 +142,7 @@ class _RoundedAttention(TorchFunctionMode):
         if func is not scaled_dot_product_attention:
             return func(*args, **options)
         before = args[0].dtype if args else options["query"].dtype
-        args, options = (_cast(each, self._dtype) for each in (args, options))
+        args, options = (_cast(values, self._dtype) for values in (args, options))
         return _cast(func(*args, **options), before)
 
 
@@ -189,7 +189,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, tuple | list):
-        return type(value)(_cast(each, dtype) for each in value)
+        return type(value)(_cast(item, dtype) for item in value)
     if isinstance(value, dict):
-        return {name: _cast(each, dtype) for name, each in value.items()}
+        return {name: _cast(item, dtype) for name, item in value.items()}
     return value

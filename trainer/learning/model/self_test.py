@@ -53,7 +53,7 @@ def choose_forward(
         model: A causal language model of transformers', in evaluation mode.
         longest: Tokens of the longest sequence that it will be asked about.
         packing: Whether anything but padded rows is wanted.
-        sharding: How the trainer processes hold the model.
+        sharding: The way in which the trainer processes hold the model.
         deterministic: See :func:`~vf.trainer.learning.model.forward.token_logprobs`.
 
     Raises:
@@ -83,7 +83,7 @@ def choose_forward(
                 with torch.no_grad(), forward.active():
                     gap = _difference(forward(batch, 1.0).logprobs, expected)
             except Exception as error:  # whatever it is, another way does without
-                reason = _said(error)
+                reason = _describe(error)
                 continue
             if gap <= allowed:
                 return forward, reason
@@ -97,7 +97,7 @@ def choose_forward(
             check_attention(model, _tolerance(model))
             chosen, reason = first_exact("packed")
         except Exception as error:  # of models without attention, among others
-            reason = _said(error)
+            reason = _describe(error)
         if deterministic and (chosen is None or chosen.head != "linear" or chosen.apart):
             raise ConfigError(
                 "trainer.args.deterministic = true needs a model that is trained packed, with "
@@ -119,7 +119,7 @@ def choose_forward(
     return chosen
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -136,7 +136,7 @@ def _heads(model: Any, run: Any) -> tuple[Head, ...]:
             linear, own = run(both_heads, model, ids)
         gap = float((linear - own).norm() / own.norm())
     except Exception as error:
-        log.debug("the model's head cannot be run apart: %s", _said(error))
+        log.debug("the model's head cannot be run apart: %s", _describe(error))
         return "linear", "whole"
     return ("linear", "whole") if gap <= _tolerance(model) else ("model", "whole")
 
@@ -184,8 +184,8 @@ def _probe(model: Any, longest: int) -> tuple[list[MicroBatch], MicroBatch]:
     sequences = [stem + fork + ids(7), stem + fork + ids(9), stem + ids(12), ids(11)]
     masks = [[0] * 10 + [1] * (len(sequence) - 10) for sequence in sequences]
     samples = [
-        Sample(Branch(each, mask, [0.0] * len(each), [0] * len(each), [0] * len(each)), 0.0)
-        for each, mask in zip(sequences, masks, strict=True)
+        Sample(Branch(tokens, mask, [0.0] * len(tokens), [0] * len(tokens), [0] * len(tokens)), 0.0)
+        for tokens, mask in zip(sequences, masks, strict=True)
     ]
     tree = build_tree(sequences, masks, [0, len(stem + fork), len(stem), 0])
     # The attention is given the longest to come, and refuses what would not hold for it.
@@ -194,8 +194,8 @@ def _probe(model: Any, longest: int) -> tuple[list[MicroBatch], MicroBatch]:
     return [collate([sample]).to(device) for sample in samples], batch.to(device)
 
 
-def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    gap = (found - expected).abs().mean()
+def _difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    gap = (actual - expected).abs().mean()
     return float(gap) if bool(torch.isfinite(gap)) else float("inf")
 
 
@@ -230,7 +230,7 @@ def check_attention(model: Any, tolerance: float) -> None:
     window = Reach(sliding_window_causal_mask_function(6), weight.device)
     near = seen & (positions[:, None] - positions < 6)
     widths = {getattr(module, "head_dim", None) for module in model.modules()}
-    for width in sorted(each for each in widths if isinstance(each, int)) or [64]:
+    for width in sorted(size for size in widths if isinstance(size, int)) or [64]:
         for calls, mask in (
             (segment_calls(segments), seen),
             (block_calls(segments, window, 13, 4), near),

@@ -33,8 +33,8 @@ def stage(values: Iterable[tuple[str, Any]], rank: int = 0, count: int = 1) -> d
 
     Args:
         values: Tensors and numbers by name, the same names in the same order on every process.
-        rank: Which process this is.
-        count: How many there are.
+        rank: The number of this process.
+        count: The number of processes.
     """
     loads = [0] * count
     mine: dict[str, Any] = {}
@@ -53,7 +53,7 @@ def write(folder: Path, staged: Mapping[str, Any], group: Any = None) -> None:
     """Write what :func:`stage` returned, together with the other processes.
 
     Args:
-        folder: Where to; the same on all processes.
+        folder: The folder to write to; the same on all processes.
         staged: This process's share.
         group: The group of the processes, over gloo; None if this one writes alone.
 
@@ -71,7 +71,7 @@ class Stored:
     """The tensors of a checkpoint, read into memory that is there already.
 
     Args:
-        folder: Where :func:`write` put them.
+        folder: The folder that :func:`write` wrote to.
 
     Raises:
         OSError: If there is no such checkpoint.
@@ -120,7 +120,7 @@ class Stored:
 
         Args:
             name: The tensor's.
-            like: Where it will be. With the same shape it is spread as this one, too.
+            like: A tensor on the device to use. With the same shape, the result is spread as it is.
         """
         entry = self._entries[name]
         if not isinstance(entry, TensorStorageMetadata):

@@ -20,19 +20,19 @@ from vf.trainer.processes.launch import precision, world
 _NAMES = {"bf16": torch.bfloat16, "no": torch.float32}
 
 
-def check_precision(asked: str, dtype: torch.dtype) -> None:
+def check_precision(requested: str, dtype: torch.dtype) -> None:
     """Compare the precision that a launcher's settings ask for with the trainer's.
 
     Args:
-        asked: Accelerate's ``mixed_precision``; ``no`` leaves it to the trainer.
-        dtype: In what the trained model computes.
+        requested: Accelerate's ``mixed_precision``; ``no`` leaves it to the trainer.
+        dtype: The dtype in which the trained model computes.
 
     Raises:
         ConfigError: If the precisions differ.
     """
-    if asked != "no" and _NAMES.get(asked) != dtype:
+    if requested != "no" and _NAMES.get(requested) != dtype:
         raise ConfigError(
-            f'the Accelerate config asks for mixed_precision: "{asked}", but trainer.args.bf16 '
+            f'the Accelerate config asks for mixed_precision: "{requested}", but trainer.args.bf16 '
             f"has the model compute in {str(dtype).removeprefix('torch.')}; leave mixed_precision "
             "out, for trainer.args.bf16 decides"
         )
@@ -106,7 +106,7 @@ class Copies:
         """Prepare the trained model and its optimizer, before the first pass.
 
         Args:
-            accelerator: What :meth:`accelerator` returned.
+            accelerator: The result of :meth:`accelerator`.
             model: The module from :meth:`spread`, or the adapter's module around it.
             optimizer: The optimizer of its trained parameters.
             max_norm: The ``max_norm`` of later calls of :meth:`step`.
@@ -184,7 +184,7 @@ class Copies:
 
         Args:
             optimizer: The optimizer of the parameters.
-            parameters: What it steps, by their names in the model, in the optimizer's order.
+            parameters: The optimizer's parameters, by their names in the model, in its order.
         """
         for name, parameter in parameters.items():
             yield f"{PARAMETERS}/{name}", parameter.detach()

@@ -145,7 +145,7 @@ def _send(whole: Mapping[str, torch.Tensor], spread: Mapping[str, torch.Tensor])
 
     Args:
         whole: Rank 0's values; on the other ranks only the shapes count.
-        spread: What is filled, in the same order on all ranks.
+        spread: The tensors to fill, in the same order on all ranks.
     """
     from torch.distributed.tensor import DTensor, distribute_tensor
 

@@ -23,7 +23,7 @@ class Masters:
     A parameter that is in float32 itself has no copy.
 
     Args:
-        module: On the device that it computes on. The copies take their first values from it.
+        module: The module, on the device that it computes on; the copies take its values.
         offload: Have copies of all trained parameters, in the host's memory.
     """
 

@@ -163,7 +163,9 @@ class Ranks:
         """
         if self.count == 1:
             return
-        shapes = [(name, tuple(each.shape), each.dtype) for name, each in model.named_parameters()]
+        shapes = [
+            (name, tuple(tensor.shape), tensor.dtype) for name, tensor in model.named_parameters()
+        ]
         values: list[Any] = [None] * self.count
         with _all_there():
             dist.all_gather_object(values, (base, shapes), group=self._commands)
@@ -178,7 +180,7 @@ class Ranks:
         """Give every rank the parameters of rank 0, in place.
 
         Args:
-            parameters: On the device of this process, or, before they are sharded, on the CPU.
+            parameters: The parameters, on this process's device or, before sharding, on the CPU.
 
         Raises:
             TrainingError: If a rank is gone.

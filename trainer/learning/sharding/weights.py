@@ -83,9 +83,9 @@ class Weights:
         """Save the adapter or the model in Hugging Face's format.
 
         Args:
-            folder: Where to.
+            folder: The folder to write to.
             untied: Write tied tensors of a whole model as if they were several.
-            state: What :meth:`snapshot` returned, to be written instead of the present weights.
+            state: The result of :meth:`snapshot`, to be written instead of the present weights.
                 Nothing else is read then that training changes, so another thread may write.
         """
         sharding = self.ranks.sharding
