@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "print a RayJob for Kubernetes with KubeRay",
         "run.toml --image ghcr.io/me/vf-rl:1 > run.yaml && kubectl apply -f run.yaml",
     )
-    for each in (slurm, kuberay):
-        add = each.add_argument
+    for subparser in (slurm, kuberay):
+        add = subparser.add_argument
         add("config", type=Path, metavar="CONFIG.toml", help="the run")
         add("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
         add("--gpus-per-node", type=_count, metavar="N", help="default: 8, or what the run takes")
@@ -106,8 +106,8 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
     gpus = args.gpus_per_node != 0
     needed = max(
         sum(
-            count * each.gpus
-            for _, count, each in requested_processes(config, workers=0, gpus=gpus)
+            count * size.gpus
+            for _, count, size in requested_processes(config, workers=0, gpus=gpus)
         ),
         *(max(devices, default=-1) + 1 for devices in numbered),
     )
@@ -137,7 +137,7 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
         node=node,
         ray=ray,
         placed=lines,
-        settings=[each for each in args.set if not overridden([each]) & ours],
+        settings=[override for override in args.set if not overridden([override]) & ours],
     )
 
 

@@ -187,8 +187,8 @@ def _memory(config: Config, gigabytes: float | None = None) -> Iterator[Check]:
         return
     device = Device.here() if gigabytes is None else Device.of(gigabytes)
     if not device.cuda and (config.trainer.gpus or getattr(config.inference, "gpus", None)):
-        said = "not predicted, for this run's GPUs are not here; say how large they are"
-        yield Check("memory", said, "note", "vf-rl doctor CONFIG.toml --gpu-memory GB")
+        reason = "not predicted, for this run's GPUs are not here; say how large they are"
+        yield Check("memory", reason, "note", "vf-rl doctor CONFIG.toml --gpu-memory GB")
         return
     config, budget = settle(config, shape, device)
     memory = plan_memory(config, shape, device)
@@ -199,22 +199,22 @@ def _memory(config: Config, gigabytes: float | None = None) -> Iterator[Check]:
         yield Check("micro-batch", budget)
     if gigabytes is None:
         yield check_disk(Path(config.args.output_dir), disk_needed(config, shape))
-    yield from _try("fits", lambda: check_fit(memory, config), said=f"on {device.name}")
+    yield from _try("fits", lambda: check_fit(memory, config), success=f"on {device.name}")
 
 
-def _try(name: str, *bodies: Callable[[], None], said: str = "") -> Iterator[Check]:
-    """Yield a check for each error that bodies raise; or, if asked for, one that all is well."""
+def _try(name: str, *checks: Callable[[], None], success: str = "") -> Iterator[Check]:
+    """Yield a finding for each check that raises; if none does, ``success`` unless it is empty."""
     from vf.trainer.installed_packages import Check
 
     fine = True
-    for body in bodies:
+    for check in checks:
         try:
-            body()
+            check()
         except ConfigError as error:
             fine = False
             yield Check(name, str(error), "missing")
-    if fine and said:
-        yield Check(name, said)
+    if fine and success:
+        yield Check(name, success)
 
 
 def _show(console: Console, checks: Iterator[Check], fine: str) -> int:

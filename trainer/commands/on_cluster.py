@@ -38,7 +38,7 @@ def run_on_cluster(
     Args:
         args: The parsed arguments of `vf-rl`.
         config: The settings.
-        console: Where to say what happens.
+        console: The console for progress messages.
         check: Checks the settings, raising ConfigError, and returns the run's plan.
 
     Raises:
@@ -83,7 +83,7 @@ def submit(args: argparse.Namespace, config: Config, console: Console) -> int:
     Args:
         args: The parsed arguments of `vf-rl`.
         config: The settings.
-        console: Where to say what happens.
+        console: The console for progress messages.
 
     Raises:
         ConfigError: If the cluster does not answer, or the run cannot go there as it is.
@@ -115,7 +115,9 @@ def submit(args: argparse.Namespace, config: Config, console: Console) -> int:
             "go to the cluster with it"
         )
     words = ["python", "-m", "vf.trainer.commands.main", str(toml.relative_to(folder))]
-    words += [word for each in [*args.set, 'cluster.address="auto"'] for word in ("--set", each)]
+    words += [
+        word for override in [*args.set, 'cluster.address="auto"'] for word in ("--set", override)
+    ]
     words += ["--dry-run"] if args.dry_run else []
     words += ["--profile"] if args.profile else []
     return submit_job(
@@ -139,8 +141,8 @@ def resume_later(args: argparse.Namespace, argv: Sequence[str]) -> Callable[[], 
     checkpoints = RunFolder(args.resume).checkpoints
 
     def newest() -> tuple[str, int] | None:
-        found = latest_checkpoint(checkpoints)
-        return None if found is None else (found.name, found.stat().st_ino)
+        latest = latest_checkpoint(checkpoints)
+        return None if latest is None else (latest.name, latest.stat().st_ino)
 
     before = newest()
 
@@ -171,7 +173,7 @@ def _arguments(args: argparse.Namespace, config: Config) -> Iterator[list[str]]:
     """
     if args.resume is not None:
         argv = ["--resume", str(args.resume.absolute())]
-        argv += [word for each in args.set for word in ("--set", each)]
+        argv += [word for override in args.set for word in ("--set", override)]
         argv += ["--allow-changes"] if args.allow_changes else []
         yield [*argv, *([] if args.checkpoint is None else ["--from", args.checkpoint])]
         return

@@ -213,8 +213,8 @@ def _settings(
             raw[name] = getattr(args, name)
     if args.max_requests is not None:
         raw["args"] = {"max_num_seqs" if vllm else "max_requests": args.max_requests}
-    for each in args.set:
-        override(raw, each, lambda key: key.strip().removeprefix("inference.").split("."))
+    for assignment in args.set:
+        override(raw, assignment, lambda key: key.strip().removeprefix("inference.").split("."))
     kind: type[EmbeddedSettings | VllmSettings] = VllmSettings if vllm else EmbeddedSettings
     settings = checked(kind, raw, under="inference")
     if settings.chat_template is not None:

@@ -306,11 +306,11 @@ def _weights(
 
 
 def _cautions(config: Config) -> list[str]:
-    """Return what is to be known about settings: what they cost, and what was found for them."""
+    """Return warnings about settings."""
     args = config.args
     # Where top_k bounds how many tokens are left, vLLM's log-probabilities tell which.
-    untold = [each for env in config.env if not (each := config.args_of(env)).top_k]
-    filters = filters_used(*untold)
+    without_top_k = [own for env in config.env if not (own := config.args_of(env)).top_k]
+    filters = filters_used(*without_top_k)
     cautions = []
     if args.num_iterations > 1 and args.loss_fn == "importance_sampling":
         cautions.append(

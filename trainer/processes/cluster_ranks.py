@@ -50,9 +50,9 @@ def run_ranks(
     again, to resume the run from its last checkpoint.
 
     Args:
-        fleet: Where they run, with places reserved for them.
-        ranks: What is started.
-        restarts_per_hour: How often within an hour.
+        fleet: The fleet, with places reserved for the processes.
+        ranks: The processes.
+        restarts_per_hour: The most restarts within an hour.
         say: Called with what happened.
 
     Returns:
@@ -91,8 +91,8 @@ def place(fleet: Fleet, ranks: Ranks, handles: list[Handle]) -> None:
     """Place all processes, the first one first: it is where the others meet it.
 
     Args:
-        fleet: Where.
-        ranks: What.
+        fleet: The fleet.
+        ranks: The processes.
         handles: Receives what was placed, also if the rest fails.
 
     Raises:

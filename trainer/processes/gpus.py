@@ -108,7 +108,7 @@ def split_gpus(config: Config, total: int) -> Split:
 
     Args:
         config: The settings.
-        total: How many GPUs there are.
+        total: The number of GPUs.
 
     Raises:
         ConfigError: If the servers ask for more than are left to them, or a GPU is named that is
@@ -132,7 +132,7 @@ def split_gpus(config: Config, total: int) -> Split:
         count = share.exact or min(count, most) // share.unit * share.unit
         if count > most or (settings.replicas > 1 and not count):
             raise ConfigError(
-                f"{share.asked} {count or share.unit} GPUs for the servers, and {most} of {total} "
+                f"{share.demand} {count or share.unit} GPUs for the servers, and {most} of {total} "
                 "are left to them by the trainer, which has at least one; ask for fewer, or name "
                 "them with inference.gpus, which may be the trainer's, too"
             )
@@ -152,13 +152,13 @@ def split_gpus(config: Config, total: int) -> Split:
             "inference": settings.model_copy(update={"gpus": server}),
         }
     )
-    return Split(filled, f"{_said(trainer, server, share.copy, total)}: {why}")
+    return Split(filled, f"{_describe(trainer, server, share.copy, total)}: {why}")
 
 
 def least_gpus(config: Config) -> int:
     """Return how many GPUs a machine has at least on which the settings make sense."""
     named = _named_devices(config)
-    least = max((each for devices in named.values() for each in devices or ()), default=-1) + 1
+    least = max((device for devices in named.values() for device in devices or ()), default=-1) + 1
     served = config.inference.started is not None
     return max(1, least + (served and bool(named["trainer"]) and named["inference"] is None))
 
@@ -187,8 +187,8 @@ def _taking_turns(config: Config, settings: VllmSettings, total: int) -> Split:
     count = share.exact or total // share.unit * share.unit
     if not 0 < count <= total:
         raise ConfigError(
-            f"{share.asked} {count or share.unit} GPUs for the servers, and there are {total}; ask "
-            "for fewer"
+            f"{share.demand} {count or share.unit} GPUs for the servers, and there are {total}; "
+            "ask for fewer"
         )
     server = [*range(count)]
     serving = settings.model_copy(update={"gpus": server})
@@ -206,13 +206,13 @@ class Share(NamedTuple):
         copy: GPUs of one copy of the model.
         unit: What the number has to be a multiple of: a copy for each server.
         exact: The number, if the settings say it; else 0.
-        asked: The settings that say so, and a verb.
+        demand: The settings that say so, and a verb.
     """
 
     copy: int
     unit: int
     exact: int
-    asked: str
+    demand: str
 
 
 def share_of(settings: VllmSettings) -> Share:
@@ -240,7 +240,7 @@ def share_of(settings: VllmSettings) -> Share:
 def _serving(config: Config, share: Share, total: int) -> tuple[int, str]:
     """Return how many GPUs are to serve, and why, where inference.gpus does not name them."""
     if share.exact:
-        return share.exact, f"{share.asked} as many to serve"
+        return share.exact, f"{share.demand} as many to serve"
     if config.trainer.devices is not None:
         return total, "the servers have what trainer.gpus leaves"
     if (training := sharing(config).processes) > 1:
@@ -251,7 +251,7 @@ def _serving(config: Config, share: Share, total: int) -> tuple[int, str]:
     )
 
 
-def _said(trainer: Sequence[int], server: Sequence[int], copy: int, total: int) -> str:
+def _describe(trainer: Sequence[int], server: Sequence[int], copy: int, total: int) -> str:
     """Say who has which GPUs."""
     processes, copies = len(trainer), len(server) // copy
     trains = f"{_named(trainer)} train in {processes} process{'es' * (processes != 1)}"

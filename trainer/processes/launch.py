@@ -271,10 +271,10 @@ def launcher_args(
     those of other work. Without CUDA the processes train on the CPU, over gloo.
 
     Args:
-        count: How many processes.
+        count: The number of processes.
         argv: The arguments of ``vf-rl``.
         config_file: An Accelerate config that says the rest.
-        meeting: Where each process is on a machine of its own; by default all are on this one.
+        meeting: The rendezvous of processes on separate machines; by default all are on this one.
     """
     how = ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no"]
     if config_file is not None:
@@ -307,10 +307,10 @@ def launch(
     If one process dies, the others are ended: with SIGTERM, and after 30 s with SIGKILL.
 
     Args:
-        count: How many processes.
+        count: The number of processes.
         argv: The arguments of ``vf-rl``.
         config_file: An Accelerate config.
-        meeting: Where each process is on a machine of its own; one of them is then started here.
+        meeting: The rendezvous of processes on separate machines; one of them is then started here.
 
     Returns:
         The exit code; 128 + n where a signal ended a process that has a machine of its own.

@@ -23,7 +23,7 @@ def open_fleet(config: Config, workers: int) -> Fleet:
 
     Args:
         config: The settings.
-        workers: How many processes rollouts run in.
+        workers: The number of processes that rollouts run in.
 
     Raises:
         ConfigError: If the cluster cannot be reached, or is too small.
@@ -71,7 +71,7 @@ def requested_processes(
 
     Args:
         config: The settings.
-        workers: How many processes rollouts run in.
+        workers: The number of processes that rollouts run in.
         gpus: Whether the cluster has GPUs, or will. Otherwise trainer and servers use CPUs.
 
     Raises:

@@ -21,15 +21,15 @@ def interface_of(address: str) -> str | None:
     """Return which network interface of this machine has an address; None if none is known to."""
     import psutil
 
-    wanted = ipaddress.ip_address(address)
+    target = ipaddress.ip_address(address)
     for name, addresses in psutil.net_if_addrs().items():
-        for each in addresses:
+        for interface_address in addresses:
             try:
-                own = ipaddress.ip_address(each.address.partition("%")[0])
+                own = ipaddress.ip_address(interface_address.address.partition("%")[0])
             except ValueError:  # a hardware address
                 continue
             # All of 127.0.0.0/8 is the loopback interface's, which lists one address.
-            if own == wanted or (own.is_loopback and wanted.is_loopback):
+            if own == target or (own.is_loopback and target.is_loopback):
                 return name
     return None
 

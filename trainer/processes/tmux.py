@@ -67,7 +67,7 @@ def open_session(folder: RunFolder, command: Sequence[str]) -> str:
 
     Args:
         folder: The run's folder, whose logs are shown; the run makes it.
-        command: What runs it.
+        command: The command that runs it.
 
     Raises:
         ConfigError: If tmux cannot make a session.

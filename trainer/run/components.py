@@ -42,7 +42,7 @@ def token_models(config: Config, client: TokenSampler, renderer: Renderer) -> di
 
     Args:
         config: The settings.
-        client: What reaches the engine.
+        client: The client through which the engine is reached.
         renderer: Chat template and parser.
     """
     models = {}

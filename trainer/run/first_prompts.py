@@ -79,30 +79,30 @@ async def measure(
         return _own_prompts(environment, renderer, tasks, reason)
     first, sizes = tasks[0], [len(str(task.prompt)) for task in tasks]
     chosen = _extremes(sizes)
-    found: dict[int, list[int]] = {}
+    prompts: dict[int, list[int]] = {}
     began = time.monotonic()
 
     async def work(waiting: Iterator[int]) -> None:
         for index in waiting:
             if time.monotonic() > began + BEGIN_SECONDS:
                 return
-            found[index] = await _prompt(environment, renderer, tasks[index])
-            say(f"measured the first prompts of {len(found)} of {len(chosen) + 1} tasks ...")
+            prompts[index] = await _prompt(environment, renderer, tasks[index])
+            say(f"measured the first prompts of {len(prompts)} of {len(chosen) + 1} tasks ...")
 
     say(f"resetting the environment for task {first.id!r} ...")
     await _until(began + END_SECONDS, [work(iter([0]))])
-    if not found:
+    if not prompts:
         late = f"reset of task {first.id!r} takes longer than {END_SECONDS:g} s: {_DECLARE}"
         reason = _NOT_RESET + late
         return _own_prompts(environment, renderer, tasks, reason)
     waiting = iter(chosen)
     await _until(began + END_SECONDS, [work(waiting) for _ in range(AT_ONCE)])
-    lengths = {index: len(tokens) for index, tokens in found.items()}
+    lengths = {index: len(tokens) for index, tokens in prompts.items()}
     longest = max(lengths, key=lengths.__getitem__)
-    how = f"longest of {len(found)} tasks: {lengths[longest]} tokens"
-    if len(found) <= len(chosen):
+    how = f"longest of {len(prompts)} tasks: {lengths[longest]} tokens"
+    if len(prompts) <= len(chosen):
         how += f" (of {len(tasks)}: those that were reset in {BEGIN_SECONDS:g} s)"
-    return FirstPrompts(found[0], lengths[longest], tasks[longest], how, lengths=lengths)
+    return FirstPrompts(prompts[0], lengths[longest], tasks[longest], how, lengths=lengths)
 
 
 def _extremes(sizes: Sequence[int]) -> list[int]:
@@ -117,18 +117,18 @@ async def _until(deadline: float, works: Sequence[Coroutine[Any, Any, None]]) ->
     """Run coroutines until all have ended, one has failed or time is up; end the others.
 
     Raises:
-        ConfigError: As the one that failed.
+        ConfigError: If the one that failed raised it.
     """
     running = [asyncio.create_task(work) for work in works]
     left = deadline - time.monotonic()
     done, late = await asyncio.wait(
         running, timeout=max(0.0, left), return_when=asyncio.FIRST_EXCEPTION
     )
-    for each in late:
-        each.cancel()
+    for task in late:
+        task.cancel()
     await asyncio.gather(*late, return_exceptions=True)
-    for each in done:
-        each.result()
+    for task in done:
+        task.result()
 
 
 def _own_prompts(
@@ -167,7 +167,7 @@ async def _prompt(environment: Environment, renderer: Renderer, task: Task) -> l
         raise ConfigError(f"{what}: {error}") from error
     except Exception as error:
         reason = str(error) if isinstance(error, VfError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{what} failed: {reason}{_asked(error)}") from error
+        raise ConfigError(f"{what} failed: {reason}{_failed_request(error)}") from error
     finally:
         await _end(episode)
 
@@ -178,7 +178,7 @@ def _late(what: str, error: TimeoutError, limit: str | None) -> ConfigError:
     return ConfigError(f"{what} {reason}")
 
 
-def _asked(error: BaseException | None) -> str:
+def _failed_request(error: BaseException | None) -> str:
     """Return which URL did not answer, if that is the cause, and what to do about it.
 
     The clients of ``openai`` and ``httpx`` keep the request on their errors.

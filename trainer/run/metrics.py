@@ -7,15 +7,15 @@ from collections.abc import Mapping
 Metrics = dict[str, float]
 
 
-def by_environment(found: Mapping[str, Metrics], count: int | None = None) -> Metrics:
+def by_environment(metrics: Mapping[str, Metrics], count: int | None = None) -> Metrics:
     """Return the metrics of each environment as ``env/NAME/...``; none where there is only one.
 
     Args:
-        found: Metrics by the environment's name.
-        count: How many the run has, if that is not as many.
+        metrics: Metrics by the environment's name.
+        count: The number of environments in the run, if that differs.
     """
-    if (len(found) if count is None else count) == 1:
+    if (len(metrics) if count is None else count) == 1:
         return {}
     return {
-        f"env/{name}/{key}": value for name, each in found.items() for key, value in each.items()
+        f"env/{name}/{key}": value for name, own in metrics.items() for key, value in own.items()
     }

@@ -215,8 +215,8 @@ class RunFolder:
                 file.flush()
                 os.fsync(file.fileno())
             lines = ", ".join(map(str, damaged))
-            said = "%s: lines %s cannot be read, and are put aside in %s"
-            log.warning(said, self.metrics, lines, aside)
+            message = "%s: lines %s cannot be read, and are put aside in %s"
+            log.warning(message, self.metrics, lines, aside)
 
     def rewind(self, step: int, *, evaluated: bool = True) -> None:
         """Go back to the state after ``step`` training steps, losing nothing.
@@ -226,7 +226,7 @@ class RunFolder:
         are moved to ``traces/superseded-N``, so none is lost and none is counted twice.
 
         Args:
-            step: How many steps are done.
+            step: The number of steps done.
             evaluated: Whether the evaluation after them is; if not, its traces are moved, too.
         """
         self._set_damaged_metrics_aside()

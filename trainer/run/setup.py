@@ -52,6 +52,6 @@ class Setup:
     ) -> Self:
         """Return the setup of a run, whose fleet is asked for servers where it is a cluster."""
         config, published = plan.config, folder.path / "published"
-        places = fleet if config.cluster.backend != "local" else None
+        server_fleet = fleet if config.cluster.backend != "local" else None
         parts = plan.renderer, plan.probe_ids, published, folder.inference_log
-        return cls(config, *parts, note, say, places)
+        return cls(config, *parts, note, say, server_fleet)

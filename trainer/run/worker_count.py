@@ -25,32 +25,32 @@ def worker_count(config: Config, cores: int, containers: int | None) -> tuple[in
 
     Args:
         config: The settings; the environment has been made.
-        cores: That this process may use. On a cluster they say nothing about a worker's.
-        containers: That workers may have at once, each at least one; None for no bound.
+        cores: The cores that this process may use, which say nothing about a cluster's workers.
+        containers: The most containers of all workers, of which each needs one; None for no bound.
 
     Raises:
-        ConfigError: If workers are wanted, and could not make the environment, or are more than its
+        ConfigError: If workers are requested that cannot make the environment, or outnumber their
             containers.
     """
-    wanted = config.rollouts.workers
-    if wanted == 0:
+    requested = config.rollouts.workers
+    if requested == 0:
         return 0, "in the trainer's process, as rollouts.workers = 0 says"
     for id in [env.id for env in config.env if registrar(env.id) == "__main__"]:
-        if wanted == "auto":
+        if requested == "auto":
             return 0, f"in the trainer's process: its program registers {id!r} itself"
         raise ConfigError(
-            f"rollouts.workers = {wanted}, but environment {id!r} is registered by the "
+            f"rollouts.workers = {requested}, but environment {id!r} is registered by the "
             "program that was started, which worker processes do not run: put it into a file of "
             "its own and set env.id to that file, or set rollouts.workers = 0"
         )
-    if wanted != "auto":
-        if containers is not None and wanted > containers:
+    if requested != "auto":
+        if containers is not None and requested > containers:
             raise ConfigError(
-                f"rollouts.workers = {wanted}, but sandbox.max_containers = {containers} of "
+                f"rollouts.workers = {requested}, but sandbox.max_containers = {containers} of "
                 f"environment {' or '.join(map(repr, config.names))}: each worker needs a "
                 "container. Lower workers, or raise max_containers"
             )
-        return wanted, "as rollouts.workers says"
+        return requested, "as rollouts.workers says"
     if config.inference.in_process:
         return 0, "in the trainer's process, which samples, too"
     count = min(MOST, math.ceil(config.args.max_concurrent / ROLLOUTS))
