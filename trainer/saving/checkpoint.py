@@ -84,9 +84,9 @@ def begin_checkpoint(
 
     Args:
         folder: The run's folder of checkpoints.
-        policy: What is saved. Each trainer process writes its part.
+        policy: The policy to save. Each trainer process writes its part.
         tokenizer: The tokenizer of the model.
-        progress: Where the run stands.
+        progress: The state of the run.
         config: The run's settings; left out if None.
         alone: Write without the other processes, which may be gone; for a model that is not
             sharded.

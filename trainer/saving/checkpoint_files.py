@@ -28,7 +28,7 @@ class DamagedCheckpoint(ConfigError):
     Args:
         checkpoint: The checkpoint.
         file: The file, below it.
-        error: What reading it raised.
+        error: The exception that reading it raised.
     """
 
     def __init__(self, checkpoint: Path, file: str, error: BaseException) -> None:
@@ -155,7 +155,7 @@ def find_best(folder: Path, reward: float | None) -> Path | None:
 
     Args:
         folder: The run's folder of checkpoints.
-        reward: That reward; None if there was no evaluation.
+        reward: The best held-out reward; None if there was no evaluation.
 
     Raises:
         ConfigError: If a checkpoint is unreadable.
@@ -174,8 +174,8 @@ def remove_old(folder: Path, limit: int, forget: Callable[[Path], None] | None =
 
     Args:
         folder: The run's folder of checkpoints.
-        limit: How many stay, not counting those that were saved by the clock.
-        forget: Called with each that was removed, before its files are.
+        limit: The number that stay, not counting those that were saved by the clock.
+        forget: A function that is called with each that is removed, before its files are.
     """
     complete = _complete(folder)
     staying = [path for path in complete if not _is_rolling(path)]

@@ -37,8 +37,8 @@ class Keeper:
     """Writes and reads the checkpoints of one run.
 
     Args:
-        folder: Where they are.
-        policy: What is saved.
+        folder: The run's folder of checkpoints.
+        policy: The policy to save.
         plan: The run.
         note: Called with what the user should know.
 
@@ -103,7 +103,7 @@ class Keeper:
         If it cannot be written, that is noted, and the last good one stays: see :meth:`wait`.
 
         Args:
-            progress: Where the run stands.
+            progress: The state of the run.
             best: Whether it is the best by held-out reward.
             rolling: Whether it is due by the clock alone, and the next one replaces it.
             alone: Write it without the other trainer processes, which may be gone.
@@ -174,7 +174,7 @@ class Keeper:
         """Write a checkpoint of a run that ends early, if that is still possible.
 
         Args:
-            progress: Where the run stood when the policy became what it is.
+            progress: The run's state when the policy became what it is.
             seconds: Wall time spent by now.
         """
         self.wait()
@@ -194,12 +194,12 @@ class Keeper:
         self._note(f"step {step} is saved; resume with vf-rl --resume {self._folder.parent}")
 
     def load(
-        self, told: Collection[str], *, allow_changes: bool, name: str | None = None
+        self, changed: Collection[str], *, allow_changes: bool, name: str | None = None
     ) -> Progress | None:
         """Load the newest checkpoint into the policy, and return where the run stood.
 
         Args:
-            told: Dotted names of settings that were changed on purpose.
+            changed: Dotted names of settings that were changed on purpose.
             allow_changes: Resume even if the checkpoint is of other settings or another model.
             name: Another checkpoint to load, such as ``step-20``. Those of later steps get other
                 names.
@@ -220,7 +220,7 @@ class Keeper:
             base_then=progress.base,
             base_now=self.base,
             config=self._plan.config,
-            told=told,
+            changed=changed,
             allow_changes=allow_changes,
         ):
             self._note(note)

@@ -65,7 +65,7 @@ def export(
     The model is held in memory once, in ``dtype``.
 
     Args:
-        source: What to export.
+        source: The checkpoint, with the settings of its run.
         target: Folder to write; by default in ``exports/`` of the run's folder.
         adapter: Write the adapter alone, in PEFT's format, rather than merging it.
         dtype: ``float32`` or ``bfloat16``; by default what the run sampled from: bfloat16 with
@@ -91,20 +91,22 @@ def export(
             f"or choose another folder, such as -o {_free(target)}"
         )
     tokenizer, generation = _how_to_generate(source)
-    untied, wanted = False, None if dtype is None else DTYPES[dtype]
+    untied, requested = False, None if dtype is None else DTYPES[dtype]
     if adapter:
         say("reading the adapter")
-        tensors = {name: each.to(wanted) for name, each in read_adapter(source.model).items()}
+        tensors = {
+            name: tensor.to(requested) for name, tensor in read_adapter(source.model).items()
+        }
         written = next(iter(tensors.values())).dtype
     elif source.adapter is not None:
         say(f"loading {source.base}")
         in_run = torch.bfloat16 if source.bf16 else torch.float32
-        model, untied = merge(source.model, source.base, wanted or in_run)
+        model, untied = merge(source.model, source.base, requested or in_run)
         written = model.dtype
     else:
         say(f"loading {source.model}")
-        model = load_model(str(source.model), wanted or "auto")
-        if wanted == torch.float32 and source.bf16:
+        model = load_model(str(source.model), requested or "auto")
+        if requested == torch.float32 and source.bf16:
             _take_masters(model, source.checkpoint)
         written = model.dtype
     say(f"writing {target}")
@@ -138,7 +140,7 @@ def _take_masters(model: Any, checkpoint: Path) -> None:
 def _free(target: Path) -> Path:
     """Return a folder's name with the first number that is free."""
     numbered = (target.with_name(f"{target.name}-{number}") for number in itertools.count(2))
-    return next(each for each in numbered if not os.path.lexists(each))
+    return next(candidate for candidate in numbered if not os.path.lexists(candidate))
 
 
 def _default_target(checkpoint: Path, form: str) -> Path:

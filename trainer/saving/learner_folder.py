@@ -24,7 +24,7 @@ def save_to(target: Path, policy: AnyPolicy, tokenizer: Any) -> None:
 
     Args:
         target: The folder of the checkpoint.
-        policy: What is saved.
+        policy: The policy to save.
         tokenizer: The tokenizer of the model.
 
     Raises:

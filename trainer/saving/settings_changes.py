@@ -19,7 +19,7 @@ def check_fits(
     base_then: str,
     base_now: str,
     config: Config,
-    told: Collection[str],
+    changed: Collection[str],
     *,
     allow_changes: bool,
 ) -> list[str]:
@@ -30,8 +30,8 @@ def check_fits(
         base_then: Fingerprint of the weights that were not trained then; empty if not known.
         base_now: The same of the model as it is loaded now.
         config: The settings now.
-        told: Dotted names of settings, or of whole tables, that may differ: `vf-rl --resume` names
-            all, because it follows the run's config.toml.
+        changed: Dotted names of settings, or of whole tables, that may differ: `vf-rl --resume`
+            names all, because it follows the run's config.toml.
         allow_changes: Resume whatever differs.
 
     Returns:
@@ -43,8 +43,8 @@ def check_fits(
     notes: list[str] = []
     refused: list[str] = []
     for name, text in _differences(checkpoint, config).items():
-        meant = allow_changes or any(f"{name}.".startswith(f"{each}.") for each in told)
-        (notes if meant else refused).append(text)
+        intended = allow_changes or any(f"{name}.".startswith(f"{prefix}.") for prefix in changed)
+        (notes if intended else refused).append(text)
     if refused:
         lines = "\n".join(f"  {text}" for text in refused)
         raise ConfigError(
@@ -80,8 +80,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
-        if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
-            value = {str(place): each for place, each in enumerate(value)}  # as --set names them
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            value = {str(index): item for index, item in enumerate(value)}  # as --set names them
         if isinstance(value, dict):
             flat |= _flat(value, f"{name}.")
         else:

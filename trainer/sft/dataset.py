@@ -38,8 +38,8 @@ def save_sequences(sequences: Sequence[Sequenced], path: Path) -> None:
 def _lists(arrays: Sequence[array[int]]) -> Any:
     import pyarrow as pa
 
-    sizes = np.array([len(each) for each in arrays], dtype=np.int32)
-    values = np.concatenate([np.frombuffer(each, dtype=np.int32) for each in arrays])
+    sizes = np.array([len(ids) for ids in arrays], dtype=np.int32)
+    values = np.concatenate([np.frombuffer(ids, dtype=np.int32) for ids in arrays])
     return pa.ListArray.from_arrays(np.concatenate([[0], sizes.cumsum()]).astype(np.int32), values)
 
 

@@ -38,18 +38,18 @@ def render(renderer: Renderer, trace: Trace) -> list[Branch]:
         Unrenderable: If the chat template refuses them, or does not show an answer as it is read.
         ConfigError: If it does not show the tools of a trace.
     """
-    found = trace.conversations
-    if any(said.tools for said in found) and not shows_tools(renderer):
+    conversations = trace.conversations
+    if any(lineage.tools for lineage in conversations) and not shows_tools(renderer):
         raise ConfigError(f"the traces have tools, but {HIDES_TOOLS}")
     unlearned = trace.info.get(UNLEARNED, ())
     branches = []
-    for said in found:
-        conversation = Conversation(tools=said.tools)
-        learned = set(said.answers).difference(unlearned)
-        sampled = learned.union(said.answers, _repeated(found, said))
-        for index, message in enumerate(said.messages):
+    for lineage in conversations:
+        conversation = Conversation(tools=lineage.tools)
+        learned = set(lineage.answers).difference(unlearned)
+        sampled = learned.union(lineage.answers, _repeated(conversations, lineage))
+        for index, message in enumerate(lineage.messages):
             if index in sampled:
-                _answer(renderer, conversation, said.messages, index, learn=index in learned)
+                _answer(renderer, conversation, lineage.messages, index, learn=index in learned)
             conversation.messages.append(message)
         branches += conversation.branches
     return branches
@@ -76,20 +76,20 @@ def same_tokenizer(renderer: Renderer, trace: Trace) -> bool:
                 if not shown or not _holds(decoded, shown[0]):
                     return False
             elif not number and not position and prompts:
-                told = renderer.template.defuse(prompts[-1].content)
-                if _dense(told) not in _dense(decoded):
+                prompt = renderer.template.defuse(prompts[-1].content)
+                if _dense(prompt) not in _dense(decoded):
                     return False
     return True
 
 
-def _repeated(found: Sequence[Lineage], said: Lineage) -> set[int]:
-    """Return the places of the answers that a conversation has from the one that it left."""
-    if said.parent is None:
+def _repeated(conversations: Sequence[Lineage], lineage: Lineage) -> set[int]:
+    """Return the indices of the answers that a conversation has from the one that it left."""
+    if lineage.parent is None:
         return set()
-    left = found[said.parent]
-    places = {*left.answers, *_repeated(found, left)}
-    begin = min(said.answers, default=len(said.messages))
-    return {at for at in places if at < begin and said.messages[at] == left.messages[at]}
+    left = conversations[lineage.parent]
+    answers = {*left.answers, *_repeated(conversations, left)}
+    begin = min(lineage.answers, default=len(lineage.messages))
+    return {at for at in answers if at < begin and lineage.messages[at] == left.messages[at]}
 
 
 def _answer(
@@ -142,7 +142,7 @@ def _encode(
         ids = renderer.template.encode_after(text.rstrip("\n"))
         ids.append(_stop(renderer, messages, index, tools))
     read = renderer.parse(ids, prompt_ids=prompt_ids, turn=index, tools=tools)
-    if _said(read) != _said(message) or any(i in renderer.stop_token_ids for i in ids[:-1]):
+    if _content(read) != _content(message) or any(i in renderer.stop_token_ids for i in ids[:-1]):
         raise Unrenderable("the chat template does not show an answer as it is read")
     return ids
 
@@ -198,7 +198,7 @@ def _stop(
     return renderer.closer_id
 
 
-def _said(message: Message) -> tuple[Any, ...]:
+def _content(message: Message) -> tuple[Any, ...]:
     calls = [(call.name, _value(call.arguments), call.malformed) for call in message.tool_calls]
     return message.content.strip(), (message.reasoning or "").strip(), calls
 
@@ -210,9 +210,9 @@ def _value(arguments: str) -> Any:
         return arguments
 
 
-def _holds(said: str, message: Message) -> bool:
+def _holds(decoded: str, message: Message) -> bool:
     """Return whether a decoded answer has a message's words in it."""
-    dense = _dense(said)
+    dense = _dense(decoded)
     parts = [message.content, message.reasoning or "", *(c.name for c in message.tool_calls)]
     return all(_dense(part) in dense for text in parts for part in text.splitlines())
 

@@ -110,7 +110,7 @@ def select(
     """Read the traces and return what is learned from.
 
     Args:
-        config: What to read and keep.
+        config: The settings of the dataset and of its filters.
         renderer: The renderer of the model that learns.
         advance: Told the number of bytes of every line that was read.
 
@@ -134,8 +134,8 @@ def select(
         raise ConfigError(_nothing_left(selection, data.min_reward))
     away = _held_out([candidate.task for candidate in chosen], data.held_out, config.args.seed)
     for candidate in chosen:
-        place = selection.held_out if candidate.task in away else selection.train
-        place += candidate.sequences
+        part = selection.held_out if candidate.task in away else selection.train
+        part += candidate.sequences
     return selection
 
 

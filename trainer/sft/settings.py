@@ -133,8 +133,8 @@ def load_sft_config(path: Path, overrides: Sequence[str] = ()) -> SftConfig:
             are listed.
     """
     raw = read_toml(path)
-    for each in overrides:
-        override(raw, each, _path)
+    for assignment in overrides:
+        override(raw, assignment, _path)
     return parse_sft_config(raw)
 
 

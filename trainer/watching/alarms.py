@@ -115,7 +115,7 @@ class Alarms:
         self.ringing = set(ringing)
         self._rollouts = deque(map(tuple, rollouts), maxlen=ROLLOUTS)
         self._steps = deque(map(tuple, steps), maxlen=STEPS)
-        self._voids = deque((StepVoids(**void) for void in voids), maxlen=VOID_STEPS)
+        self._missing_rewards = deque((StepVoids(**void) for void in voids), maxlen=VOID_STEPS)
 
     def state(self) -> dict[str, Any]:
         """Return the arguments of an equal instance, as JSON values."""
@@ -123,7 +123,7 @@ class Alarms:
             "ringing": sorted(self.ringing),
             "rollouts": list(self._rollouts),
             "steps": list(self._steps),
-            "voids": [asdict(void) for void in self._voids],
+            "voids": [asdict(void) for void in self._missing_rewards],
         }
 
     def observe(self, groups: Sequence[Group]) -> tuple[dict[str, float], list[str]]:
@@ -160,8 +160,8 @@ class Alarms:
         return metrics | {"alarm/voids": float("voids" in self.ringing)}, notes
 
     def _observe_voids(self, groups: Sequence[Group]) -> list[str]:
-        self._voids.append(StepVoids.of(groups))
-        steps = [*self._voids]
+        self._missing_rewards.append(StepVoids.of(groups))
+        steps = [*self._missing_rewards]
         z, rises = association(steps), _voids_rise(steps)
         how = (
             f"more often where the others of the step did better (z = {z:.1f})"
@@ -196,13 +196,13 @@ class Alarms:
         outcomes, rewards = zip(*self._steps, strict=True)
         return _change(outcomes) < 0.0 < _change(rewards)
 
-    def _ring(self, name: str, level: float, threshold: float, **said: Any) -> list[str]:
+    def _ring(self, name: str, level: float, threshold: float, **values: Any) -> list[str]:
         if level < threshold - _QUIET:
             self.ringing.discard(name)
         if level < threshold or name in self.ringing:
             return []
         self.ringing.add(name)
-        return [ALARMS[name].note.format(**said)]
+        return [ALARMS[name].note.format(**values)]
 
 
 def _voids_rise(steps: Sequence[StepVoids]) -> bool:
@@ -286,7 +286,7 @@ class RunAlarms:
             by_name[name], kl_notes = alarms.observe(own)
             notes += [f"{name}: {note}" if len(self._of) > 1 else note for note in kl_notes]
         worst = {
-            key: max((each[key] for each in by_name.values()), key=abs)
+            key: max((own_metrics[key] for own_metrics in by_name.values()), key=abs)
             for key in next(iter(by_name.values()), {})
         }
         supported = any(
@@ -324,7 +324,7 @@ def ringing(lines: Sequence[Metrics]) -> list[str]:
             if name.startswith("alarm/") and value is not None and abs(value) >= CORRELATION:
                 rang.setdefault(name.removeprefix("alarm/"), []).append(line["step"])
     sentences = []
-    for name, steps in sorted(rang.items(), key=lambda each: -each[1][-1]):
+    for name, steps in sorted(rang.items(), key=lambda item: -item[1][-1]):
         often = f"in {len(steps)} steps, last in step" if len(steps) > 1 else "in step"
         meaning = f": {ALARMS[name].meaning}" if name in ALARMS else ""
         sentences.append(

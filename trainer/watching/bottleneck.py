@@ -96,4 +96,4 @@ def _means(lines: Sequence[Metrics]) -> Metrics:
         for name, value in line.items():
             if value is not None:
                 values.setdefault(name, []).append(value)
-    return {name: fmean(each) for name, each in values.items()}
+    return {name: fmean(own_values) for name, own_values in values.items()}

@@ -49,14 +49,14 @@ def choose(file: Path) -> list[tuple[str, Trace]]:
             failed = trace
         if size > READ_BYTES:
             break
-    ranked = [trace for _, trace in sorted(scored, key=lambda each: -each[0])]
-    places = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
+    ranked = [trace for _, trace in sorted(scored, key=lambda pair: -pair[0])]
+    ranks = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
     chosen: dict[int, tuple[str, Trace]] = {}
     for name in ("best", "worst", "median"):
         if ranked:
-            chosen.setdefault(places[name], (name, ranked[places[name]]))
+            chosen.setdefault(ranks[name], (name, ranked[ranks[name]]))
     return [
-        *(chosen[place] for place in sorted(chosen)),
+        *(chosen[rank] for rank in sorted(chosen)),
         *([("failed", failed)] if failed is not None else []),
     ]
 
@@ -98,20 +98,20 @@ def _conversation(trace: Trace) -> Iterator[str]:
         words = answer if isinstance(answer, str) else json.dumps(answer, default=str)
         yield f'<div class="card answer"><h3>Expected answer</h3>{_text(words, "mono")}</div>'
     conversations = trace.conversations
-    for place, conversation in enumerate(
+    for number, conversation in enumerate(
         conversations[-CONVERSATIONS:], max(0, len(conversations) - CONVERSATIONS)
     ):
         if len(conversations) > 1:
             why = [f"{f.kind}: {f.reason}" for f in trace.forks if f.turn in conversation.turns[:1]]
-            caption = ", ".join([f"conversation {place + 1} of {len(conversations)}", *why])
+            caption = ", ".join([f"conversation {number + 1} of {len(conversations)}", *why])
             yield f'<p class="rule">{escape(_one_line(caption))}</p>'
         yield from _messages(trace, conversation)
 
 
-def _messages(trace: Trace, said: Lineage) -> Iterator[str]:
+def _messages(trace: Trace, conversation: Lineage) -> Iterator[str]:
     events = {(event.turn, event.call_id): event for event in trace.tool_events}
-    turn_of, left = said.turn_of, len(said.messages) - 2 * MESSAGES
-    for index, message in enumerate(said.messages):
+    turn_of, left = conversation.turn_of, len(conversation.messages) - 2 * MESSAGES
+    for index, message in enumerate(conversation.messages):
         turn = turn_of.get(index, -1)
         if left > 0 and MESSAGES <= index < MESSAGES + left:
             if index == MESSAGES:

@@ -24,18 +24,18 @@ def evaluation_metrics(
         TrainingError: If not one rollout could be scored.
     """
     counts = {member.name: member.args.eval_rollouts_per_example for member in members}
-    passed = {name: pass_metrics(each.traces, counts[name]) for name, each in results.items()}
-    tasks = {name: len(each.traces) // counts[name] for name, each in results.items()}
+    passed = {name: pass_metrics(result.traces, counts[name]) for name, result in results.items()}
+    tasks = {name: len(result.traces) // counts[name] for name, result in results.items()}
     total = sum(tasks.values())
-    shared = set.intersection(*(set(each) for each in passed.values()))
+    shared = set.intersection(*(set(metrics) for metrics in passed.values()))
     overall = {
-        key: sum(each[key] * (tasks[name] / total) for name, each in passed.items())
+        key: sum(metrics[key] * (tasks[name] / total) for name, metrics in passed.items())
         for key in sorted(shared)
     }
     whole = Evaluation([trace for result in results.values() for trace in result.traces])
     if all(trace.reward is None for trace in whole.traces):
         raise TrainingError("not one rollout of the held-out evaluation could be scored")
-    by_name = {name: _metrics(each) | _named(passed[name]) for name, each in results.items()}
+    by_name = {name: _metrics(result) | _named(passed[name]) for name, result in results.items()}
     return by_environment(by_name) | _metrics(whole) | _named(overall)
 
 

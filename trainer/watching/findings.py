@@ -37,7 +37,7 @@ class Findings:
         """Return the metrics of the alarms, and what is remarkable about a step.
 
         Args:
-            step: Which one; the first is 1.
+            step: The step's number, from 1.
             groups: The step's groups, by number.
             metrics: The step's metrics.
         """
@@ -72,7 +72,7 @@ class Silence:
         """Return a note if a step had no signal.
 
         Args:
-            step: Which one; the first is 1.
+            step: The step's number, from 1.
             groups: The step's groups.
             metrics: The step's metrics.
         """

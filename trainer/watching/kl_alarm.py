@@ -40,7 +40,7 @@ def observe_kl(
     causes = _kl_causes(metrics, args, others, supported=supported)
     checks = _kl_checks(metrics)
     likeliest = f"Likely cause: {causes[0]}" if causes else "No setting explains it"
-    rest = "; ".join(f"({place}) {check}" for place, check in enumerate(causes[1:] + checks, 1))
+    rest = "; ".join(f"({number}) {check}" for number, check in enumerate(causes[1:] + checks, 1))
     return {"alarm/kl": 1.0}, [
         f"kl_sample_train is {worst:.3g} nats, above the threshold of {KL_THRESHOLD:g}: the tokens "
         f"were sampled from another distribution than the one that is trained. {likeliest}. Check "

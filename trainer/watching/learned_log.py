@@ -19,7 +19,7 @@ class LearnedLog:
     """The groups of a step whose tokens are written down: the first that have something to teach.
 
     Args:
-        groups: How many in a step; with 0 nothing is kept or written.
+        groups: The number of groups in a step; with 0 nothing is kept or written.
     """
 
     def __init__(self, groups: int) -> None:
@@ -44,15 +44,15 @@ class LearnedLog:
         if not self._left or not samples:
             return list(samples)
         self._left -= 1
-        places = {
-            id(branch): (trace.id, place)
+        branch_keys = {
+            id(branch): (trace.id, index)
             for trace in group.traces
-            for place, branch in enumerate(trace.branches)
+            for index, branch in enumerate(trace.branches)
         }
         marked = []
         for sample in samples:
             marked.append(replace(sample, mark=len(self._marked)))
-            self._marked.append(places[id(sample.branch)])
+            self._marked.append(branch_keys[id(sample.branch)])
         return marked
 
     def update(self, seen: Mapping[int, Seen]) -> None:

@@ -33,7 +33,7 @@ def step_metrics(
     ``env/NAME/...``.
 
     Args:
-        step: Which one; the first is 1.
+        step: The step's number, from 1.
         groups: All that it waited for.
         updates: The step's optimizer steps.
         times: Seconds by part, with ``train`` and ``total``.
@@ -43,11 +43,11 @@ def step_metrics(
     seconds, args_of = times["total"], args_of or {"": args}
     own = {name: [group for group in groups if group.environment == name] for name in args_of}
     measured = {
-        name: rollout_metrics(each)
-        | signal_metrics(each, step - 1, seconds, args)
-        | shaping_metrics(each, args_of)
-        for name, each in own.items()
-        if each and len(own) > 1
+        name: rollout_metrics(own_groups)
+        | signal_metrics(own_groups, step - 1, seconds, args)
+        | shaping_metrics(own_groups, args_of)
+        for name, own_groups in own.items()
+        if own_groups and len(own) > 1
     }
     metrics: Metrics = {
         **by_environment(measured, len(args_of)),
@@ -79,7 +79,7 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     """
     traces = [trace for group in groups for trace in group.traces]
     failed = sum(len(group.failed) for group in groups)
-    voids = StepVoids.of(groups)
+    missing = StepVoids.of(groups)
     waits = [
         trace.timing["sandbox"]
         for group in groups
@@ -90,8 +90,8 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
         "rollouts/scored": len(traces),
         "rollouts/failed": failed,
         "rollouts/unscored": sum(len(group.unscored) for group in groups),
-        "voids/share": voids.share,
-        "voids/tasks": len(voids.tasks),
+        "voids/share": missing.share,
+        "voids/tasks": len(missing.tasks),
         "groups/uniform_fraction": fmean(group.uniform for group in groups),
     }
     if waits:
@@ -101,7 +101,7 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
         return out
     calls = [event for trace in traces for event in trace.tool_events]
     out |= trace_metrics(traces)
-    out["reward/voids_as_zero"] = out["reward/mean"] * (1.0 - voids.share)
+    out["reward/voids_as_zero"] = out["reward/mean"] * (1.0 - missing.share)
     out |= {
         "turns/mean": fmean(len(trace.turns) for trace in traces),
         "tool_calls/mean": len(calls) / len(traces),
@@ -275,7 +275,7 @@ def update_metrics(
     A step that was skipped because it was not finite is counted, but is in no mean.
 
     Args:
-        updates: What the optimizer steps did.
+        updates: The statistics of the optimizer steps.
         reference: Whether there is a reference model to tell the distance from.
         corrected: Whether weights correct for the sampler.
         routed: Whether the routers have an auxiliary loss.

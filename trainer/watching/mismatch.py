@@ -109,10 +109,10 @@ def compare(branches: Sequence[Tokens], rounding: Mapping[str, torch.Tensor]) ->
 
     Args:
         branches: One or more.
-        rounding: As :func:`~vf.trainer.learning.model.rounding.rounding_gaps` returns it.
+        rounding: The result of :func:`~vf.trainer.learning.model.rounding.rounding_gaps`.
     """
     gaps = _gaps(branches)
-    kinds = [_gap("layers", kind, each) for kind, each in rounding.items()]
+    kinds = [_gap("layers", kind, kind_gaps) for kind, kind_gaps in rounding.items()]
     return Mismatch(gaps, _prices(branches), kinds, _cause(gaps[0], kinds))
 
 
@@ -122,7 +122,7 @@ def _cause(whole: Gap, kinds: Sequence[Gap]) -> str:
     if whole.mean <= ORDER:
         return f"the order of sums in float32, which explains gaps up to {ORDER:g}"
     if kinds and whole.mean <= TIMES * kinds[-1].mean:
-        most = max(kinds[:-1], key=lambda each: each.mean, default=kinds[-1])
+        most = max(kinds[:-1], key=lambda gap: gap.mean, default=kinds[-1])
         return (
             f"rounding: with all layers in bfloat16, the trainer's own log p differs by "
             f"{kinds[-1].mean:.2g} on average, and most with {most.group} alone ({most.mean:.2g})"
@@ -185,28 +185,28 @@ def _by(
     values: torch.Tensor,
     edges: Sequence[float],
     gaps: torch.Tensor,
-    told: Callable[[float], str],
+    label: Callable[[float], str],
 ) -> Iterator[Gap]:
     """Yield the gaps of tokens from one edge up to the next, where there are any."""
     bins = torch.bucketize(values, torch.tensor(edges, dtype=values.dtype), right=True)
     for number in range(len(edges) + 1):
         some = gaps[bins == number]
         if len(some):
-            low = told(edges[number - 1]) if number else "0"
+            low = label(edges[number - 1]) if number else "0"
             last = number == len(edges)
-            yield _gap(name, f"{low} and up" if last else f"{low} to {told(edges[number])}", some)
+            yield _gap(name, f"{low} and up" if last else f"{low} to {label(edges[number])}", some)
 
 
 def _gap(by: str, group: str, gaps: torch.Tensor) -> Gap:
     sizes = gaps.abs().sort().values
-    place = min(len(sizes) - 1, int(0.99 * len(sizes)))
+    index = min(len(sizes) - 1, int(0.99 * len(sizes)))
     return Gap(
         by=by,
         group=group,
         tokens=len(sizes),
         kl=float(-gaps.mean()),
         mean=float(sizes.mean()),
-        p99=float(sizes[place]),
+        p99=float(sizes[index]),
         largest=float(sizes[-1]),
     )
 
@@ -224,8 +224,8 @@ def _prices(branches: Sequence[Tokens]) -> list[Price]:
             correction(branch.gaps[None], torch.ones_like(branch.gaps[None], dtype=torch.bool))
             for branch in branches
         ]
-        weights = torch.cat([each.weights[0] for each in made])
-        bounded = torch.cat([each.bounded[0] for each in made])
+        weights = torch.cat([corrected.weights[0] for corrected in made])
+        bounded = torch.cat([corrected.bounded[0] for corrected in made])
         squares = float(weights.square().sum())
         share = float(weights.sum()) ** 2 / (len(weights) * squares) if squares else 0.0
         prices.append(Price(mode, share, float(bounded.double().mean())))

@@ -44,14 +44,14 @@ class StepVoids:
     variance: float = 0.0
 
     @property
-    def voids(self) -> int:
-        """How many there are."""
+    def missing(self) -> int:
+        """Number of rollouts without a reward."""
         return sum(self.tasks.values())
 
     @property
     def share(self) -> float:
         """Voids among the attempts."""
-        return self.voids / self.attempts if self.attempts else 0.0
+        return self.missing / self.attempts if self.attempts else 0.0
 
     @staticmethod
     def of(groups: Sequence[Group]) -> StepVoids:
@@ -63,13 +63,13 @@ class StepVoids:
         tasks: Counter[str] = Counter()
         attempts, shares, outcomes = 0, [], []
         for group in groups:
-            voids = len(group.failed) + len(group.unscored)
-            ended = voids + len(group.traces)
+            missing = len(group.failed) + len(group.unscored)
+            ended = missing + len(group.traces)
             attempts += ended
-            if voids:
-                tasks[group.task.id] += voids
+            if missing:
+                tasks[group.task.id] += missing
             if group.traces or group.failed:
-                shares.append(voids / ended)
+                shares.append(missing / ended)
                 outcomes.append(fmean(group.outcomes) if group.traces else 0.0)
         rewards = [reward for group in groups for reward in group.rewards]
         reward = fmean(rewards) if rewards else None
@@ -105,4 +105,4 @@ def worst_tasks(steps: Iterable[StepVoids], count: int = 3) -> str:
 def share_of(steps: Sequence[StepVoids]) -> float:
     """Return the share of voids among all attempts."""
     attempts = sum(step.attempts for step in steps)
-    return sum(step.voids for step in steps) / attempts if attempts else 0.0
+    return sum(step.missing for step in steps) / attempts if attempts else 0.0

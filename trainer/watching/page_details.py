@@ -33,7 +33,7 @@ class AboutFolders:
     """Tells the same of runs by their folders, from their `config.toml`."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[float, Config | str]] = {}
+        self._configs: dict[Path, tuple[float, Config | str]] = {}
 
     def __call__(self, folder: Path, lines: Sequence[Metrics]) -> Mapping[str, Any]:
         """Return what is known; of settings that cannot be read, what is wrong with them."""
@@ -47,13 +47,13 @@ class AboutFolders:
             written = file.stat().st_mtime
         except OSError:
             return ""
-        cached = self._known.get(file)
+        cached = self._configs.get(file)
         if cached is None or cached[0] != written:
             try:
                 loaded: Config | str = load_config(file)[0]
             except ConfigError as error:  # of another version, or of something else
                 loaded = f"its settings are not shown: {error}"
-            cached = self._known[file] = (written, loaded)
+            cached = self._configs[file] = (written, loaded)
         return cached[1]
 
 
@@ -61,7 +61,7 @@ def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
         path = f"{above}{name}"
-        if isinstance(value, list) and any(isinstance(each, dict) for each in value):
-            value = {str(number): each for number, each in enumerate(value)}
+        if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            value = {str(number): item for number, item in enumerate(value)}
         flat |= _flat(value, f"{path}.") if isinstance(value, dict) and value else {path: value}
     return flat

@@ -128,8 +128,8 @@ def _environment(member: RunEnvironment, plan: Plan) -> str:
 def _mixture(plan: Plan) -> str:
     """Say what share each environment has."""
     settings, args = [member.settings for member in plan.environments], plan.config.args
-    by_tokens = [each.token_ratio for each in settings if each.token_ratio is not None]
-    weights = by_tokens or [each.ratio or 1.0 for each in settings]
+    by_tokens = [env.token_ratio for env in settings if env.token_ratio is not None]
+    weights = by_tokens or [env.ratio or 1.0 for env in settings]
     parts = []
     for member, weight in zip(plan.environments, weights, strict=True):
         share = weight / sum(weights)

@@ -75,7 +75,7 @@ class Records:
         """Return a step's metrics, and note what is remarkable about them.
 
         Args:
-            step: Which one; the first is 1.
+            step: The step's number, from 1.
             groups: The step's groups, by number.
             updates: The step's optimizer steps.
             times: Seconds by part, with ``train`` and ``total``.

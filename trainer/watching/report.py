@@ -30,7 +30,7 @@ class Report:
 
     Args:
         folder: The run's.
-        plan: What is run.
+        plan: The run.
     """
 
     def __init__(self, folder: RunFolder, plan: Plan) -> None:
@@ -66,7 +66,7 @@ def write_report(folder: RunFolder, plan: Plan, watch: Watch | None = None) -> N
 
     Args:
         folder: The run's.
-        plan: What is run.
+        plan: The run.
         watch: Follows the run; without it, everything but the evaluations is read again.
 
     Raises:

@@ -134,8 +134,8 @@ class RunView:
             padding=(0, 1),
             expand=True,
         )
-        place = Text(f"step {self._step}/{self.max_steps}", style="bold")
-        table.add_row(place, ProgressBar(max(1, self.max_steps), self._step), times * with_times)
+        position = Text(f"step {self._step}/{self.max_steps}", style="bold")
+        table.add_row(position, ProgressBar(max(1, self.max_steps), self._step), times * with_times)
         rollouts, total, _ = self.rollouts
         if not self.ended:
             phase, count = self._activity()
@@ -182,7 +182,7 @@ def _times(metrics: Metrics) -> list[Text]:
         for name, seconds in metrics.items()
         if total > 0 and name.startswith("time/") and name != "time/total" and seconds > 0
     }
-    shares = sorted(phases.items(), key=lambda each: -each[1])
+    shares = sorted(phases.items(), key=lambda item: -item[1])
     cells = [Text.assemble((f"{name} ", QUIET), f"{share:.0%}") for name, share in shares]
     return [Text.assemble(("last step ", QUIET), f"{total:.1f} s"), *cells] if cells else []
 

@@ -34,7 +34,7 @@ class TerminalDisplay(Display):
             trainer.train()
 
     Args:
-        console: Where to print; stdout by default.
+        console: The console to print to; stdout by default.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -186,8 +186,10 @@ def evaluation_line(step: int, metrics: Metrics) -> Text:
         for name, value in metrics.items()
         if name.startswith("env/") and name.endswith("/eval/reward/mean")
     }
-    each = "; " * bool(own) + ", ".join(f"{visible(name)} {own[name]:.3f}" for name in own)
-    return Text.assemble((reward, "bold"), f" ({shares})" if shares else "", each)
+    by_environment = "; " * bool(own) + ", ".join(
+        f"{visible(name)} {own[name]:.3f}" for name in own
+    )
+    return Text.assemble((reward, "bold"), f" ({shares})" if shares else "", by_environment)
 
 
 def sample_panel(trace: Trace) -> Panel:

@@ -83,7 +83,7 @@ def open_trackers(
     never raised; the first of each tracker is logged.
 
     Args:
-        names: Which; see :data:`TrackerName`. None is fine.
+        names: The trackers, of :data:`TrackerName`; may be empty.
         folder: The run's folder; it must exist.
         config: The settings, which are shown beside the metrics, without secrets.
         step: The step to continue after; 0 for a new run.

@@ -90,7 +90,7 @@ def stacks() -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     alike: dict[str, list[str]] = {}
     main = threading.main_thread().ident
-    for ident, frame in sorted(sys._current_frames().items(), key=lambda each: each[0] != main):
+    for ident, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != main):
         stack = "".join(traceback.format_stack(frame))
         alike.setdefault(stack, []).append(names.get(ident, str(ident)))
     return "\n".join(f"{', '.join(threads)}:\n{stack}" for stack, threads in alike.items())
@@ -100,10 +100,10 @@ def describe(phase: str, still: float, activities: Sequence[Activity], most: int
     """Return what the trainer and its rollouts wait for.
 
     Args:
-        phase: What the trainer does.
+        phase: The trainer's current activity.
         still: Seconds without progress.
-        activities: What the rollouts do.
-        most: How many of these are listed, those that wait longest first.
+        activities: The rollouts' current activities.
+        most: The number of these that are listed, those that wait longest first.
     """
     counts = Counter(activity.doing for activity in activities)
     lines = [
@@ -111,7 +111,7 @@ def describe(phase: str, still: float, activities: Sequence[Activity], most: int
         + (", ".join(f"{n} in {doing!r}" for doing, n in counts.most_common()) or "none")
     ]
     now = time.monotonic()
-    for activity in sorted(activities, key=lambda each: each.since)[:most]:
+    for activity in sorted(activities, key=lambda activity: activity.since)[:most]:
         lines.append(
             f"  task {activity.task.id}, turn {activity.turn + 1}: {now - activity.since:.0f} s "
             f"in {activity.doing!r}"
