@@ -68,9 +68,9 @@ def try_adapter(
     The adapter is as before when this returns, but the engine may have the last one that was tried.
 
     Args:
-        policy: What is trained.
+        policy: The policy that is trained.
         prompt_ids: The prompt that the engine is probed with.
-        token_ids: What it answered with the adapter as it is.
+        token_ids: The engine's answer with the adapter as it is.
         publish: Brings the weights as they are to the engine, and probes it.
         training: Makes room for the trainer.
         tolerance: Nats by which the engine may differ from the trainer.
@@ -127,8 +127,8 @@ def adapted_kinds(model: Any) -> dict[str, list[torch.nn.Parameter]]:
     """
     kinds: dict[str, list[torch.nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        layer, found, _ = name.partition(_FACTOR)
-        if found and parameter.requires_grad:
+        layer, factor, _ = name.partition(_FACTOR)
+        if factor and parameter.requires_grad:
             kind = layer.removesuffix(".base_layer").rpartition(".")[2]
             tensor = getattr(model.get_submodule(layer), "parameter_name", None)
             kinds.setdefault(kind if tensor is None else f"{kind}.{tensor}", []).append(parameter)

@@ -76,7 +76,7 @@ def check_names(config: Config) -> None:
 def _temperatures(config: Config) -> dict[str, float | None]:
     """Return all temperatures by their settings' names."""
     tables: dict[str, Any] = {"trainer.args": config.args}
-    tables |= {f"env.{place}": env for place, env in enumerate(config.env)}
+    tables |= {f"env.{index}": env for index, env in enumerate(config.env)}
     names = ("temperature", "eval_temperature")
     return {
         f"{path}.{name}": getattr(table, name) for path, table in tables.items() for name in names

@@ -141,7 +141,7 @@ async def probe(
 
     Args:
         engine: Samples.
-        policy: What is trained.
+        policy: The policy that is trained.
         version: The version of its weights.
         prompt_ids: The prompt.
         stops: Ids that end the answer.

@@ -39,13 +39,13 @@ class Check:
 
     Attributes:
         name: The name of what was checked.
-        said: What was found.
+        finding: What was found.
         level: ``note``: it is missing, and may never be needed; ``missing``: it is needed.
         fix: A command that fixes it; empty where there is none.
     """
 
     name: str
-    said: str
+    finding: str
     level: Literal["ok", "note", "missing"] = "ok"
     fix: str = ""
 
@@ -126,7 +126,7 @@ def unmet(
 
     Args:
         needed: Requirements as packages state them.
-        versions: What is installed, by normalised name.
+        versions: The installed versions, by normalised name.
         extra: The extra whose requirements count, besides those of no extra.
         only: Names to look at; by default all.
     """
@@ -138,8 +138,8 @@ def unmet(
     for text in needed:
         requirement = Requirement(text)
         name = requirement.name.lower().replace("_", "-")
-        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-        if not wanted or (only is not None and name not in only):
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+        if not applies or (only is not None and name not in only):
             continue
         if (version := versions.get(name)) is None:
             wrong.append(f"{name} is missing")

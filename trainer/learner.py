@@ -58,8 +58,8 @@ class Learner:
 
     Args:
         model: A local folder or a hub name; ``tiny`` is the model that ships with the library.
-        inference: What samples: ``embedded`` (the default), ``vllm``, the URL of a vLLM server, or
-            a table of settings as ``[inference]``.
+        inference: The engine: ``embedded`` (the default), ``vllm``, the URL of a vLLM server, or a
+            table of settings as ``[inference]``.
         **settings: Those of ``[trainer.args]`` that are not the loop's, such as ``lora_rank``,
             ``temperature`` or ``loss_fn``; ``backend`` and ``tinker`` as in ``[trainer]``. ``seed``
             seeds torch and :mod:`random`.
@@ -186,7 +186,7 @@ class Learner:
         that of its earlier calls with it.
 
         Args:
-            samples: As :func:`vf.samples` returned them; without any, nothing is added.
+            samples: Samples from :func:`vf.samples`; without any, nothing is added.
             loss_fn: A name of ``trainer.args.loss_fn``; or a function from
                 :class:`~vf.trainer.learning.losses.policy_gradient.LossArrays` to the loss of each
                 token, float ``[B, L]``, or to ``TokenLosses``. By default that of the settings.
@@ -207,8 +207,8 @@ class Learner:
         """Do :meth:`forward_backward`, without waiting for the metrics of other processes.
 
         Raises:
-            ConfigError: As :meth:`forward_backward`.
-            TrainingError: As :meth:`forward_backward`.
+            ConfigError: If :meth:`forward_backward` raises it.
+            TrainingError: If :meth:`forward_backward` raises it.
         """
         self._check_open()
         _check_samples("forward_backward", samples)

@@ -58,7 +58,7 @@ def check_gpus(gpus: list[Gpu]) -> list[Check]:
     """Compare the GPUs that the driver shows with what torch can use.
 
     Args:
-        gpus: What :func:`visible_gpus` returned.
+        gpus: The result of :func:`visible_gpus`.
     """
     try:
         import torch
@@ -84,31 +84,31 @@ def check_gpus(gpus: list[Gpu]) -> list[Check]:
     return [*checks, check_build(build, cuda, gpus, count, torch.__version__)]
 
 
-def check_build(said: str, cuda: str | None, gpus: list[Gpu], count: int, release: str) -> Check:
+def check_build(build: str, cuda: str | None, gpus: list[Gpu], count: int, release: str) -> Check:
     """Say why torch does not see the GPUs that are there, if it does not.
 
     Args:
-        said: The build, in words.
+        build: The build, in words.
         cuda: The version of CUDA that it was built for; None for a CPU's build.
-        gpus: That the driver shows.
+        gpus: The GPUs that the driver shows.
         count: GPUs that torch sees.
         release: torch's version.
     """
     if count:
-        return Check("torch", said)
+        return Check("torch", build)
     if cuda is None:
         fix = f"pip install --force-reinstall torch=={release.partition('+')[0]}"
-        return Check("torch", f"{said}, so it cannot use the GPU", "missing", fix)
+        return Check("torch", f"{build}, so it cannot use the GPU", "missing", fix)
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        said += ", and CUDA_VISIBLE_DEVICES is empty, which hides all GPUs"
-        return Check("torch", said, "missing", "unset CUDA_VISIBLE_DEVICES")
+        build += ", and CUDA_VISIBLE_DEVICES is empty, which hides all GPUs"
+        return Check("torch", build, "missing", "unset CUDA_VISIBLE_DEVICES")
     needed, driver = DRIVERS.get(int(cuda.split(".")[0])), gpus[0].driver if gpus else "0"
     if needed is not None and int(driver.split(".")[0]) < needed:
-        said += f", which needs a driver of at least {needed}; {driver} is installed"
-        return Check("torch", said, "missing", "update NVIDIA's driver (apt, dnf or nvidia.com)")
+        build += f", which needs a driver of at least {needed}; {driver} is installed"
+        return Check("torch", build, "missing", "update NVIDIA's driver (apt, dnf or nvidia.com)")
     return Check(
         "torch",
-        f"{said}, but finds no GPU",
+        f"{build}, but finds no GPU",
         "missing",
         'python -c "import torch; torch.cuda.init()"',
     )
@@ -127,13 +127,13 @@ def check_disk(folder: Path, needed: int | None = None) -> Check:
     """See whether a folder's disk has room.
 
     Args:
-        folder: It need not exist yet.
+        folder: A folder, which need not exist yet.
         needed: Bytes that a run will write; where there is no run, 10 GiB are said to be good.
     """
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    existing = folder.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
     text = f"{size_text(free)} free where {folder}/ is"
     if needed is None and free < DISK:
         return Check("disk", f"{text}; a model and its checkpoints take more", "note")

@@ -33,7 +33,7 @@ def measure_config(
     Args:
         config: The run's settings.
         say: Called with what is being done.
-        environments: As :func:`~vf.trainer.preflight.preflight` takes them.
+        environments: The environments, as for :func:`~vf.trainer.preflight.preflight`.
 
     Raises:
         ConfigError: If a setting is wrong, the run is of several processes or on a cluster, or no
@@ -63,7 +63,7 @@ def measure_step(trainer: RLTrainer, say: Callable[[str], None] = lambda _: None
     """Sample the rollouts of a trainer's first step, and compare; nothing is trained.
 
     Args:
-        trainer: It has not trained yet.
+        trainer: A trainer that has not trained yet.
         say: Called with what is being done.
 
     Raises:

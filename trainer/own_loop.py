@@ -49,13 +49,13 @@ async def rollouts(
         traces = await vf.rollouts(env, learner.sampler(), random.sample(tasks, 8))
 
     Args:
-        environment: Where it acts.
-        model: Who acts.
+        environment: The environment in which it acts.
+        model: The model that acts.
         tasks: The problems of this step.
         rollouts_per_example: Rollouts of each.
         max_concurrent: Rollouts in flight concurrently.
         max_error_rate: Share of the rollouts that may fail.
-        sampling: How to sample; by default with the model's own settings. A learner's sampler uses
+        sampling: The sampling settings; by default the model's own. A learner's sampler uses
             its settings, and the learner computes at that temperature.
         seed: The same seed gives the same rollouts, as far as the model can. By default each call
             draws one from :mod:`random`, which a learner seeds.
@@ -102,7 +102,7 @@ def samples(
 
     Args:
         traces: The rollouts of one step, in any order.
-        advantages: How a rollout compares with the others of its group, by the names of
+        advantages: The comparison of a rollout with the others of its group, by the names of
             ``trainer.args.advantage``; or a function from the rewards of a group, a float64 tensor
             ``[n]``, to its n advantages.
         credit: ``trace``: every token gets the rollout's advantage; ``turn``: that of what was
@@ -134,7 +134,7 @@ def samples(
     for group in groups.values():
         group.take(group.traces)
     _check([*groups.values()], single=own is not None)
-    return [each for batch in build_samples([*groups.values()], args, own) for each in batch]
+    return [sample for batch in build_samples([*groups.values()], args, own) for sample in batch]
 
 
 def _check(groups: Sequence[Group], *, single: bool) -> None:

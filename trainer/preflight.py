@@ -66,7 +66,7 @@ def preflight(
     Args:
         config: The settings.
         say: Called with what is being done, where that takes a while.
-        environments: What :func:`~vf.trainer.early_checks.check_early` returned, if it has been
+        environments: The result of :func:`~vf.trainer.early_checks.check_early`, if it has been
             called.
 
     Raises:
@@ -79,7 +79,7 @@ def preflight(
         environments = check_early(config)
     with no_collections():  # it imports the model's part of transformers
         model_config = check_model(config)
-    bounds = [most_containers(each) for each in environments.values()]
+    bounds = [most_containers(environment) for environment in environments.values()]
     containers = min((bound for bound in bounds if bound is not None), default=None)
     workers, reason = worker_count(config, cores(), containers)
     if not workers or config.cluster.backend == "local":  # else its workers, where they are
@@ -100,7 +100,7 @@ def preflight(
     with no_collections():  # it imports peft
         fit = fitted(config, model_config)
     template = summary(verdicts)
-    agents = any(isinstance(each, AgentEnvironment) for each in environments.values())
+    agents = any(isinstance(environment, AgentEnvironment) for environment in environments.values())
     if agents and not shows_tools(renderer):
         template += f". If the agent has tools: {HIDES_TOOLS}"  # known when it offers them
     return Plan(

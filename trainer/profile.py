@@ -99,7 +99,7 @@ class ModelCost:
         """Return the FLOPs of a forward pass.
 
         Args:
-            work: What it is done for.
+            work: The work that it is done for.
             adapter: Whether trained weights take part; an adapter does not in the reference's pass.
         """
         weights = self.weights if adapter else self.weights - self.trained
@@ -199,7 +199,7 @@ class Recorder:
     asked for. The profiler starts with the first part: it does not see rollouts.
 
     Args:
-        policy: It reports every part until the recorder is closed.
+        policy: The policy, which reports every part until the recorder is closed.
     """
 
     def __init__(self, policy: Policy) -> None:

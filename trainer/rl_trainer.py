@@ -319,7 +319,7 @@ class RLTrainer:
 
     def resume(
         self,
-        told: Collection[str] = (),
+        changed: Collection[str] = (),
         *,
         allow_changes: bool = False,
         checkpoint: str | None = None,
@@ -330,7 +330,7 @@ class RLTrainer:
         be repeated are kept apart (:meth:`RunFolder.rewind`).
 
         Args:
-            told: Dotted names of settings that were changed on purpose.
+            changed: Dotted names of settings that were changed on purpose.
             allow_changes: Resume even if the checkpoint is of other settings or another model.
             checkpoint: Name of an earlier checkpoint to go back to, such as ``step-20``.
 
@@ -338,7 +338,7 @@ class RLTrainer:
             ConfigError: If it does not fit, and the differences are listed; or it is damaged.
         """
         with self.learner.training():
-            progress = self._keeper.load(told, allow_changes=allow_changes, name=checkpoint)
+            progress = self._keeper.load(changed, allow_changes=allow_changes, name=checkpoint)
         if progress is None:
             self.folder.rewind(-1)
             return 0

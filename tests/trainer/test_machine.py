@@ -45,7 +45,7 @@ def test_a_driver_that_fails_shows_none(tmp_path: Path, monkeypatch: pytest.Monk
 def test_every_gpu_has_a_line() -> None:
     first, second, *_ = check_gpus([L4, L4])
     assert (first.name, second.name) == ("GPU 0", "GPU 1")
-    assert first.said == "NVIDIA L4, 22.0 GiB free of 22.5 GiB, driver 535.129.03"
+    assert first.finding == "NVIDIA L4, 22.0 GiB free of 22.5 GiB, driver 535.129.03"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_build_that_does_not_see_the_gpu_is_explained(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     found = check_build("2.13.0", cuda, [L4], count, "2.13.0+cpu")
     assert found.level == level
-    assert said in found.said
+    assert said in found.finding
     assert fix.rpartition(" ")[2] in found.fix
 
 
@@ -123,15 +123,16 @@ def test_vllm_that_does_not_fit_the_packages_beside_it_is_named(tmp_path: Path) 
     python = interpreter(tmp_path, vllm__0_32_0=["transformers<5.20"], transformers__5_23_0=[])
     found = check_vllm(VllmSettings(python=python), needed=True)
     assert found.level == "missing"
-    assert "vllm 0.32.0 with transformers 5.23.0" in found.said
-    assert "transformers 5.23.0 does not fit transformers<5.20" in found.said
+    assert "vllm 0.32.0 with transformers 5.23.0" in found.finding
+    assert "transformers 5.23.0 does not fit transformers<5.20" in found.finding
     assert found.fix == f"{python} -m pip check"
 
 
 def test_a_vllm_that_is_too_old_is_named(tmp_path: Path) -> None:
     python = interpreter(tmp_path, vllm__0_9_1=[])
     assert (
-        "vllm 0.9.1 does not fit vllm" in check_vllm(VllmSettings(python=python), needed=True).said
+        "vllm 0.9.1 does not fit vllm"
+        in check_vllm(VllmSettings(python=python), needed=True).finding
     )
 
 

@@ -258,7 +258,7 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
 
     runner = trainer.collector.orchestrator.runner
     assert isinstance(runner, InProcess)
-    [(_, model)] = runner.places.values()
+    [(_, model)] = runner.environments.values()
 
     async def roll() -> None:
         running.set()

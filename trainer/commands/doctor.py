@@ -162,7 +162,7 @@ def _run(config: Config) -> Iterator[Check]:
     yield from _try(
         "environment",
         lambda: asyncio.run(check_all()),
-        said=f"{', '.join(env.id for env in config.env)} has what it needs",
+        success=f"{', '.join(env.id for env in config.env)} has what it needs",
     )
 
 
@@ -229,7 +229,7 @@ def _show(console: Console, checks: Iterator[Check], fine: str) -> int:
         row.add_column(width=11, no_wrap=True)
         row.add_column(overflow="fold")
         style = STYLES[check.level]
-        row.add_row(Text(check.level, style=style), Text(check.name, style="bold"), check.said)
+        row.add_row(Text(check.level, style=style), Text(check.name, style="bold"), check.finding)
         console.print(row)
         if check.fix:  # on a line of its own, whole: it is to be copied
             console.print(Text.assemble(" " * 22, (check.fix, ACCENT)), soft_wrap=True)

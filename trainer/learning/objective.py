@@ -166,7 +166,7 @@ class Objective:
     def __call__(
         self,
         batch: MicroBatch,
-        found: Predictions,
+        predictions: Predictions,
         reference: torch.Tensor | None = None,
         mean_gap: float = 0.0,
         router: torch.Tensor | None = None,
@@ -176,12 +176,12 @@ class Objective:
 
         Args:
             batch: B rows of L tokens, with N trained ones.
-            found: What the learner says of its tokens.
+            predictions: The learner's predictions of its tokens.
             reference: log p_ref of these, float32 ``[N]``.
             mean_gap: mean(log q − log p_ref) over the whole step, in nats.
             router: The weighted auxiliary loss of the routers, ``[]`` with gradient.
-            compared: How many choices of experts were compared with the engine's, and how many of
-                them differ.
+            compared: The number of choices of experts that were compared with the engine's, and the
+                number of these that differ.
 
         Returns:
             The loss, float32 ``[]`` with gradient; and float64 ``[S]`` on the CPU.
@@ -190,7 +190,7 @@ class Objective:
             TrainingError: If a custom loss returned something that is not one per token.
         """
         args, mask = self._args, batch.loss_mask
-        logprobs, entropy, observed, teacher_kl, _ = found
+        logprobs, entropy, observed, teacher_kl, _ = predictions
         advantages = batch.advantages
         if reference is not None and args.kl_penalty_type == "advantage":
             gaps = batch.sampler_logprobs - spread(reference, mask)
@@ -231,8 +231,8 @@ class Objective:
             if distance is not None:
                 sums[_SUMS.index("teacher_k1")] = distance.double().sum().cpu()
             seen = torch.zeros(0) if observed is None else observed.double()
-            place = _SUMS.index("routed")
-            sums[place : place + 4] = sums.new_tensor([*compared, -seen.sum().item(), len(seen)])
+            index = _SUMS.index("routed")
+            sums[index : index + 4] = sums.new_tensor([*compared, -seen.sum().item(), len(seen)])
             if teacher_kl is not None:
                 sums[_SUMS.index("teacher_kl")] = teacher_kl.double().sum().cpu()
         return loss, sums
@@ -242,9 +242,9 @@ class Objective:
 
         Args:
             sums: float64 ``[S]``, over all micro-batches and ranks.
-            factor: What the summed loss is multiplied with.
+            factor: The factor of the summed loss.
             norm: The gradient's, before clipping.
-            totals: What the step was made of.
+            totals: The counts of the step's samples and tokens.
         """
         tokens = totals.tokens
         named = dict(zip(_SUMS, sums.tolist(), strict=False))

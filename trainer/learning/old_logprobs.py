@@ -33,15 +33,15 @@ LogprobField = Literal["old_logprobs", "teacher_logprobs"]
 def by_tokens(work: Iterable[Work]) -> LogprobsByTokens:
     """Return what a pass without gradient found for each row; 0 for tokens that are not trained."""
     by_token_ids: LogprobsByTokens = {}
-    for each in work:
-        batch, mask = each.batch, each.batch.loss_mask
-        if each.reference is None:
+    for item in work:
+        batch, mask = item.batch, item.batch.loss_mask
+        if item.reference is None:
             continue
         supports = iter([] if batch.supports is None else map(tuple, batch.supports.lists()))
-        spread = torch.zeros(mask.shape).masked_scatter(mask, each.reference.float().cpu())
+        spread = torch.zeros(mask.shape).masked_scatter(mask, item.reference.float().cpu())
         counts = mask.sum(1).tolist()
         top = (
-            [None] * len(mask) if each.likeliest is None else each.likeliest.to("cpu").split(counts)
+            [None] * len(mask) if item.likeliest is None else item.likeliest.to("cpu").split(counts)
         )
         for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
             ids, trained = batch.input_ids[row, :length], mask[row, 1:length]
@@ -63,14 +63,14 @@ def samples_for_pass(
 
 def attach(
     samples: Sequence[Sample],
-    known: Mapping[Tokens, tuple[tuple[float, ...], Likeliest | None]],
+    logprobs_by_tokens: Mapping[Tokens, tuple[tuple[float, ...], Likeliest | None]],
     which: LogprobField = "old_logprobs",
 ) -> list[Sample]:
     """Return samples with their log-probabilities; those of none stay as they are.
 
     A sample that will be cut to its first tokens has those of these.
     """
-    limit = max((len(ids) for ids, *_ in known), default=0)
+    limit = max((len(ids) for ids, *_ in logprobs_by_tokens), default=0)
     done = []
     for sample in samples:
         ids, mask = sample.branch.token_ids[:limit], sample.branch.loss_mask[1:limit]
@@ -78,7 +78,7 @@ def attach(
         key = tuple(ids), tuple(map(bool, mask))
         experts = tuple(sample.branch.experts[:limit])
         tokens = *key, sample.temperature, own if any(own) else (), experts
-        logprobs, likeliest = known.get(tokens, (getattr(sample, which), None))
+        logprobs, likeliest = logprobs_by_tokens.get(tokens, (getattr(sample, which), None))
         named: dict[str, Any] = {which: logprobs}
         if likeliest is not None:
             named["likeliest"] = likeliest

@@ -114,10 +114,10 @@ class Passes:
         [batch] = self._pack([Sample(branch, 0.0)], share=False)
         return batch.to(self._ranks.accelerator.device)
 
-    def pass_idly(self, forward: Forward, **wanted: bool) -> torch.Tensor:
+    def pass_idly(self, forward: Forward, **outputs: bool) -> torch.Tensor:
         """Make a pass over the least micro-batch; return a sum of all that was computed."""
         idle = self.idle()
-        predictions = forward(idle, self.temperature(idle), **wanted)
+        predictions = forward(idle, self.temperature(idle), **outputs)
         results = (
             predictions.logprobs,
             predictions.entropy,
@@ -131,10 +131,10 @@ class Passes:
         """Return work with log-probabilities of its trained tokens, of any model.
 
         Args:
-            whole: What has them already keeps them.
+            whole: The work; what has log-probabilities already keeps them.
             rounds: Passes that all ranks make.
             forward: The way to them.
-            phase: What this is called.
+            phase: The name of the phase, for the profile.
 
         Raises:
             TrainingError: If memory ran out twice.
@@ -161,16 +161,16 @@ class Passes:
         Returns:
             One float32 ``[T]`` per sample of T tokens, on the CPU; 0 where nothing is trained.
         """
-        numbered = [replace(each, weight=float(index)) for index, each in enumerate(samples)]
-        found = [torch.zeros(len(sample)) for sample in samples]
+        numbered = [replace(sample, weight=float(index)) for index, sample in enumerate(samples)]
+        logprobs = [torch.zeros(len(sample)) for sample in samples]
         with self._without_gradient(self.forward):
             for batch in self._pack(numbered, share=self._share):
                 batch = batch.to(self._ranks.accelerator.device)
-                logprobs = self.forward(batch, self.temperature(batch)).logprobs
-                rows = spread(logprobs, batch.loss_mask).cpu()
+                rows = self.forward(batch, self.temperature(batch)).logprobs
+                rows = spread(rows, batch.loss_mask).cpu()
                 for row, index in zip(rows, batch.weights[:, 0].int().tolist(), strict=True):
-                    found[index].copy_(row[: len(found[index])])
-        return found
+                    logprobs[index].copy_(row[: len(logprobs[index])])
+        return logprobs
 
     def _pack(self, samples: Sequence[Sample], *, share: bool) -> list[MicroBatch]:
         return self._budget.pack(samples, packed=self._packed, share=share)

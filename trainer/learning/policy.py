@@ -105,7 +105,7 @@ class Policy:
         self._trained = modes_of_training(model, base=not args.disable_dropout)
         # Dropout must differ between samples, and so must the activations that it is applied to.
         share = args.share_prefixes and not has_dropout(self._trained)
-        self._wanted = requested_outputs(args)
+        self._outputs = requested_outputs(args)
         self.passes = Passes(self.forward, self.ranks, self.budget, args.temperature, share=share)
         frozen = Frozen(args, self.model, self.sharding, device, self._given)
         self.reference, beside = frozen.reference()
@@ -128,7 +128,7 @@ class Policy:
         """Take one optimizer step on the samples.
 
         Raises:
-            TrainingError: As :meth:`accumulate` and :meth:`finish`.
+            TrainingError: If :meth:`accumulate` or :meth:`finish` raises it.
         """
         self.accumulate(samples)
         return self.finish()
@@ -275,14 +275,14 @@ class Policy:
         self._added = self._sums - before, part.totals
 
     def _pass_idly(self, weight: float = 0.0) -> None:
-        self.sharding.backward(weight * self.passes.pass_idly(self.forward, **self._wanted))
+        self.sharding.backward(weight * self.passes.pass_idly(self.forward, **self._outputs))
 
     def _backward(self, work: Work) -> None:
         """Add the gradient of one micro-batch."""
         args = self.args
         batch = work.batch.to(self.accelerator.device)
         with self.passes.phase("forward", batch), self.router_loss.watching():
-            predictions = self.forward(batch, self.passes.temperature(batch), **self._wanted)
+            predictions = self.forward(batch, self.passes.temperature(batch), **self._outputs)
             router = self.router_loss(batch, work.token_weight)
             objective = self.objective if work.loss is None else Objective(args, work.loss)
             routed = router, self.forward.compared
@@ -295,7 +295,7 @@ class Policy:
         """Do this rank's part of :meth:`finish`; all ranks end with the same parameters.
 
         Raises:
-            TrainingError: As in :meth:`finish`, and on every rank alike.
+            TrainingError: If :meth:`finish` raises it; on every rank alike.
         """
         sums, totals = self._sums, self._totals
         self._sums, self._totals = self.objective.empty_sums(), Totals()
@@ -334,14 +334,14 @@ class Policy:
         with self.reference.active():
             work = self.passes.ask(whole, part.rounds, self._reference_forward, "reference")
         gap = torch.zeros(1, dtype=torch.float64)
-        for each in work:
-            if each.reference is not None:
-                sampled = each.batch.sampler_logprobs[each.batch.loss_mask]
-                gap += (sampled - each.reference.cpu()).double().sum()
+        for item in work:
+            if item.reference is not None:
+                sampled = item.batch.sampler_logprobs[item.batch.loss_mask]
+                gap += (sampled - item.reference.cpu()).double().sum()
         if self.args.kl_penalty_type == "advantage":
             self.ranks.total(gap)
-        for each in work:
-            each.mean_gap = float(gap) / max(part.totals.tokens, 1)
+        for item in work:
+            item.mean_gap = float(gap) / max(part.totals.tokens, 1)
         return work
 
     def _update_reference(self) -> None:

@@ -63,9 +63,15 @@ class Teacher:
     """Gives samples a teacher's log-probabilities, from wherever the settings have it.
 
     Args:
+<<<<<<< HEAD
         policy: Holds the teacher beside itself, unless a server has it; or has none.
         loop: Where a server is asked.
         watch: Is called while a server is waited for; what it raises ends the wait.
+=======
+        policy: Holds the teacher beside itself, unless a server has it.
+        loop: The event loop of requests to a server.
+        watch: A check while a server is waited for; what it raises ends the wait.
+>>>>>>> 47f03c8d (Trainer: clear names at its top level and in settings)
         training: Makes room for computing in this process.
     """
 
@@ -238,12 +244,14 @@ class TeacherServer:
             except ModelError as error:
                 raise TrainingError(f"the teacher's server failed: {error}") from error
         try:
-            found = answer["choices"][0]["prompt_logprobs"]
+            entries = answer["choices"][0]["prompt_logprobs"]
             logprobs = tuple(
-                float(each[str(token)]["logprob"]) if trained and place else 0.0
-                for place, (token, trained, each) in enumerate(zip(ids, mask, found, strict=True))
+                float(entry[str(token)]["logprob"]) if trained and index else 0.0
+                for index, (token, trained, entry) in enumerate(
+                    zip(ids, mask, entries, strict=True)
+                )
             )
-            candidates = [*compress(found[1:], mask[1:])] if self._top_k else []
+            candidates = [*compress(entries[1:], mask[1:])] if self._top_k else []
             return logprobs, likeliest(candidates, self._top_k) if candidates else None
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise TrainingError(
@@ -266,11 +274,11 @@ def likeliest(answers: Sequence[Mapping[str, Any]], k: int) -> Likeliest:
     """
     # The token of the prompt is there too, and is behind the k if it is none of them.
     top = [sorted(answer.items(), key=lambda item: item[1]["rank"])[:k] for answer in answers]
-    if any(len(each) < k for each in top):
+    if any(len(ranked) < k for ranked in top):
         raise ValueError(f"fewer than teacher_top_k = {k} tokens")
     return Likeliest(
-        torch.tensor([[int(token) for token, _ in each] for each in top]),
-        torch.tensor([[float(found["logprob"]) for _, found in each] for each in top]),
+        torch.tensor([[int(token) for token, _ in ranked] for ranked in top]),
+        torch.tensor([[float(entry["logprob"]) for _, entry in ranked] for ranked in top]),
     )
 
 

@@ -155,9 +155,9 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
         for names, losses in _LOSS_SETTINGS.items():
             set_here = sorted(changed & set(names))
             if set_here and self.loss_fn not in losses:
-                known = " or ".join(map(repr, losses))
+                readers = " or ".join(map(repr, losses))
                 raise ValueError(
-                    f"{', '.join(set_here)} is set, but only loss_fn = {known} reads it; "
+                    f"{', '.join(set_here)} is set, but only loss_fn = {readers} reads it; "
                     f"here loss_fn = {self.loss_fn!r}"
                 )
         self._check_correction(changed)
@@ -334,9 +334,9 @@ class Config(Strict):
         """Return ``[trainer.args]`` as they are in an environment."""
         return self.args.model_copy(update=env.own_args)
 
-    def with_args(self, **found: Any) -> Self:
+    def with_args(self, **updates: Any) -> Self:
         """Return a copy with other ``[trainer.args]``, which are not checked again."""
-        args = self.args.model_copy(update=found)
+        args = self.args.model_copy(update=updates)
         return self.model_copy(update={"trainer": self.trainer.model_copy(update={"args": args})})
 
     @field_serializer("env")

@@ -82,9 +82,9 @@ def check_deterministic(
         }
         problems += [
             f"{table}.{name} {why}"
-            for table, each in tables.items()
-            if not each.top_k
-            for name in filters_used(each)
+            for table, own_args in tables.items()
+            if not own_args.top_k
+            for name in filters_used(own_args)
         ]
     if problems:
         raise ValueError(f"trainer.args.deterministic = true cannot hold: {'; '.join(problems)}")

@@ -132,7 +132,7 @@ def names_of(envs: Sequence[EnvConfig]) -> list[str]:
 
 def tables_of(envs: Sequence[EnvConfig]) -> list[str]:
     """Return the environments' tables, as ``--set`` and messages name them."""
-    return [f"env.{place}" for place in range(len(envs))] if len(envs) > 1 else ["env"]
+    return [f"env.{index}" for index in range(len(envs))] if len(envs) > 1 else ["env"]
 
 
 def check_mixture(
@@ -169,7 +169,7 @@ def check_mixture(
 def _check_names(envs: Sequence[EnvConfig]) -> None:
     counts = Counter(env.name for env in envs if env.name is not None)
     for name in [name for name, count in counts.items() if count > 1]:
-        first, second = [place for place, env in enumerate(envs) if env.name == name][:2]
+        first, second = [index for index, env in enumerate(envs) if env.name == name][:2]
         raise ValueError(
             f"env.{first}.name and env.{second}.name are both {name!r}; give each another name"
         )
@@ -179,7 +179,7 @@ def _check_ratios(envs: Sequence[EnvConfig]) -> None:
     if len(envs) == 1:
         return
     by_kind = {
-        kind: [place for place, env in enumerate(envs) if getattr(env, kind) is not None]
+        kind: [index for index, env in enumerate(envs) if getattr(env, kind) is not None]
         for kind in ("ratio", "token_ratio")
     }
     rollouts, tokens = by_kind["ratio"], by_kind["token_ratio"]
@@ -188,10 +188,10 @@ def _check_ratios(envs: Sequence[EnvConfig]) -> None:
             f"env.{rollouts[0]}.ratio is a share of rollouts, and env.{tokens[0]}.token_ratio one "
             "of tokens: set one of the two in all environments"
         )
-    for kind, places in by_kind.items():
-        missing = sorted(set(range(len(envs))) - set(places))
-        if places and missing:
+    for kind, indices in by_kind.items():
+        missing = sorted(set(range(len(envs))) - set(indices))
+        if indices and missing:
             raise ValueError(
-                f"env.{missing[0]}.{kind}: missing, and env.{places[0]}.{kind} is set; set it in "
+                f"env.{missing[0]}.{kind}: missing, and env.{indices[0]}.{kind} is set; set it in "
                 "all environments, or in none"
             )

@@ -71,8 +71,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
         raise
     _locate(raw, path.absolute().parent)
     for_vllm = _engine(raw) == "vllm"
-    for each in overrides:
-        override(raw, each, _path)
+    for assignment in overrides:
+        override(raw, assignment, _path)
     _locate(raw, Path.cwd())
     return parse_config(raw, for_vllm=for_vllm)
 
@@ -185,16 +185,16 @@ def _count_gpus(raw: dict[str, Any]) -> list[str]:
     table = raw.get("inference")
     if not isinstance(table, dict) or not _is_count(count := table.get("gpus")):
         return []
-    servers, each = table.get("replicas", 1), table.get("gpus_per_replica")
-    if not _is_count(servers) or not (each is None or _is_count(each)):
+    servers, per_replica = table.get("replicas", 1), table.get("gpus_per_replica")
+    if not _is_count(servers) or not (per_replica is None or _is_count(per_replica)):
         return []  # that is the error
     update: dict[str, int] = {}
-    if each is None and count % servers == 0:
+    if per_replica is None and count % servers == 0:
         update = {"gpus_per_replica": count // servers}
-    elif each is not None and "replicas" not in table and count % each == 0:
-        update = {"replicas": count // each}
-    elif each is None or count != servers * each:
-        size = f" of gpus_per_replica = {each}" if each is not None else ""
+    elif per_replica is not None and "replicas" not in table and count % per_replica == 0:
+        update = {"replicas": count // per_replica}
+    elif per_replica is None or count != servers * per_replica:
+        size = f" of gpus_per_replica = {per_replica}" if per_replica is not None else ""
         raise ConfigError(
             f"inference.gpus = {count} is a number of GPUs, and not which, and inference.replicas "
             f"= {servers}{size} cannot share {count} equally: change one of them"
@@ -204,15 +204,15 @@ def _count_gpus(raw: dict[str, Any]) -> list[str]:
     return [f"inference.gpus = {count} was understood as {k} = {n}" for k, n in update.items()]
 
 
-def _near(name: str, known: Iterable[str]) -> bool:
-    return bool(difflib.get_close_matches(name, [*known], n=1, cutoff=0.85))
+def _near(name: str, names: Iterable[str]) -> bool:
+    return bool(difflib.get_close_matches(name, [*names], n=1, cutoff=0.85))
 
 
 def overridden(overrides: Sequence[str]) -> set[str]:
     """Return the dotted names of the settings that overrides set; synonyms are replaced."""
     names = set()
-    for each in overrides:
-        *table, key = _path(each.partition("=")[0])
+    for assignment in overrides:
+        *table, key = _path(assignment.partition("=")[0])
         names.add(".".join([*table, SYNONYMS.get(key, key)]))
     return names
 

@@ -55,8 +55,8 @@ def _table(
         lines += ["", f"[[{name}]]" if many else f"[{name}]"]
     lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
     for key, value in inner.items():
-        for each in value if isinstance(value, list) else [value]:
-            _table(each, (*path, key), lines, many=isinstance(value, list))
+        for item in value if isinstance(value, list) else [value]:
+            _table(item, (*path, key), lines, many=isinstance(value, list))
 
 
 def _is_inner(value: Any, path: tuple[str, ...]) -> bool:
