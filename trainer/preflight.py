@@ -162,12 +162,12 @@ def check_images(environment: Environment, tasks: Sequence[Task]) -> None:
         ConfigError: If a task's prompt holds an image, or a tool says that it returns one.
     """
     tools = environment.episode(0).toolbox.tools.values()
-    found = [f"task {task.id!r} holds one" for task in tasks if holds_images(task.prompt)]
-    found += [f"the tool {tool.name} returns images" for tool in tools if tool.draws]
-    if not found:
+    reasons = [f"task {task.id!r} holds one" for task in tasks if holds_images(task.prompt)]
+    reasons += [f"the tool {tool.name} returns images" for tool in tools if tool.draws]
+    if not reasons:
         return
     raise ConfigError(
-        f"env.id = {environment.id!r} has images ({found[0]}), and training reads text only: "
+        f"env.id = {environment.id!r} has images ({reasons[0]}), and training reads text only: "
         "measure models that see with vf-rl eval, or choose another environment"
     )
 

@@ -120,10 +120,10 @@ class LiveServer:
         from aiohttp import web
 
         name = request.match_info["name"]
-        found = await asyncio.to_thread(find_image, name, self.watch.found.traces)
-        if found is None:
+        image_file = await asyncio.to_thread(find_image, name, self.watch.sources.traces)
+        if image_file is None:
             raise web.HTTPNotFound
-        path, kind = found
+        path, kind = image_file
         return web.FileResponse(path, headers={**_HEADERS, **_OF_IMAGES, "Content-Type": kind})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

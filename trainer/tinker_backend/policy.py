@@ -173,10 +173,10 @@ class TinkerPolicy:
         if Correction.of(self.args) is None or not samples:
             return list(samples)
         fitted, _ = fit(samples, self.args)
-        known = [tuple(logprobs.tolist()) for logprobs in self.sample_logprobs(fitted)]
+        old_logprobs = [tuple(logprobs.tolist()) for logprobs in self.sample_logprobs(fitted)]
         return [
             replace(sample, old_logprobs=logprobs)
-            for sample, logprobs in zip(fitted, known, strict=True)
+            for sample, logprobs in zip(fitted, old_logprobs, strict=True)
         ]
 
     def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
@@ -199,7 +199,7 @@ class TinkerPolicy:
         """Begin to save weights and optimizer on the server as they are now.
 
         Args:
-            name: What to call them there.
+            name: Their name there.
 
         Returns:
             Waits until they are saved, and writes where they are into a folder. It raises
@@ -287,9 +287,11 @@ class TinkerPolicy:
 
         def wait() -> list[tuple[Row, torch.Tensor]]:
             outputs = self.service.wait(future, call.__name__).loss_fn_outputs
-            values = [each["logprobs"].to_torch().float() for each in outputs]
+            values = [output["logprobs"].to_torch().float() for output in outputs]
             first = torch.zeros(1)  # nothing predicts the first token
-            return [(row, torch.cat([first, each])) for row, each in zip(rows, values, strict=True)]
+            return [
+                (row, torch.cat([first, value])) for row, value in zip(rows, values, strict=True)
+            ]
 
         return wait
 
@@ -313,8 +315,8 @@ def local_policy(policy: AnyPolicy, what: str) -> Policy:
     """Return a policy whose model is in this process.
 
     Args:
-        policy: A run's.
-        what: What needs it, for the message.
+        policy: The policy of a run.
+        what: The feature that needs it, for the message.
 
     Raises:
         ConfigError: If the model is on a server.

@@ -38,7 +38,7 @@ def check_is_local(folder: Path, fix: str) -> None:
 
     Args:
         folder: The checkpoint's folder.
-        fix: What to do otherwise, for the message.
+        fix: The way out, for the message.
 
     Raises:
         ConfigError: If they are on a server.

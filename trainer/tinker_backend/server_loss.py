@@ -84,7 +84,7 @@ class Row:
 
         Args:
             sample: The sample, with its weight.
-            factor: What the summed loss is multiplied with.
+            factor: The factor of the summed loss.
             sdk: The package ``tinker``.
         """
         batch = collate([sample])
@@ -99,7 +99,7 @@ class Row:
 
         Args:
             sample: The sample.
-            weights: Of its tokens, float32 ``[T]``.
+            weights: The weights of its tokens, float32 ``[T]``.
             sdk: The package ``tinker``.
         """
         return cls(collate([sample]), _datum(sample, {"weights": weights}, sdk))

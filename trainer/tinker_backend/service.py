@@ -96,8 +96,8 @@ class TinkerService:
         """Return the result of what was asked for.
 
         Args:
-            future: The SDK's.
-            doing: What it is, for messages.
+            future: The future, from the SDK.
+            doing: The work that is waited for, for messages.
 
         Raises:
             TrainingError: If the server refused or failed.
