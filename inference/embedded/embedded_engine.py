@@ -73,6 +73,11 @@ class EmbeddedEngine:
         """Tokens sampled so far, in all requests."""
         return 0 if self._thread is None else self._thread.scheduler.sampled
 
+    @property
+    def single_threaded(self) -> bool:
+        """Whether one thread computes, so that other cores are free while it generates."""
+        return self._thread is not None and self._thread.scheduler.small
+
     def start(self) -> None:
         """Start the generation thread.
 

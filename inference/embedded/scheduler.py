@@ -102,6 +102,7 @@ class Scheduler:
 
     Attributes:
         device: Where the model is.
+        small: Whether a pass is so short that one thread computes it.
         version: Of the weights; stamped on every token.
         sampled: Tokens so far, in all requests.
     """
@@ -135,7 +136,7 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         parameters = sum(parameter.numel() for parameter in model.parameters())
         work = 2 * parameters * max_requests
-        self._small = self.device.type == "cpu" and work < SMALL
+        self.small = self.device.type == "cpu" and work < SMALL
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self.version = 0
@@ -166,7 +167,7 @@ class Scheduler:
     @contextmanager
     def _threads(self) -> Iterator[None]:
         """Compute with one thread until the block ends, if passes are small."""
-        with invariant.one_thread() if self._small or self._deterministic else nullcontext():
+        with invariant.one_thread() if self.small or self._deterministic else nullcontext():
             yield
 
     def release(self) -> None:

@@ -92,7 +92,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
     add("--port", type=int, default=8000, metavar="N", help="default: 8000; 0 takes a free one")
     add("--name", help="the model's name in requests (default: MODEL)")
-    add("--max-requests", type=int, metavar="N", help="requests decoded at once (default: 32)")
+    add(
+        "--max-requests",
+        type=int,
+        metavar="N",
+        help="requests decoded at once (default: 32, or 256 with --train on a CPU)",
+    )
     add(
         "--max-seq-len",
         type=int,

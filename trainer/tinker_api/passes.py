@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -34,6 +36,15 @@ class PassResult:
 
     logprobs: list[np.ndarray]
     loss: float
+
+
+def same_weights(model: Any) -> Any:
+    """Return another module with a model's own tensors, which can compute at the same time.
+
+    What hooks and settings of attention do to one of them does not concern the other.
+    """
+    shared = itertools.chain(model.parameters(), model.buffers())
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
 
 
 class Passes:

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
@@ -15,7 +16,7 @@ from vf.trainer.learning.sharding.weights import fingerprint
 from vf.trainer.tinker_api.checkpoints import CheckpointInfo, CheckpointPath, Checkpoints
 from vf.trainer.tinker_api.datums import Limits
 from vf.trainer.tinker_api.futures import Futures, Result
-from vf.trainer.tinker_api.passes import Passes
+from vf.trainer.tinker_api.passes import Passes, same_weights
 from vf.trainer.tinker_api.requests import CreateSession
 from vf.trainer.tinker_api.snapshots import Snapshots
 from vf.trainer.tinker_api.tenants import Sampler, Session, Tenant, now
@@ -45,7 +46,7 @@ class Registry:
         checkpoints: As given.
         fingerprint: A short hash of the model.
         limits: What data must keep to.
-        passes: Computes with the model, in the thread, while the engine is paused.
+        passes: Computes with the model, in the thread, inside :meth:`computing`.
         snapshots: What samplers need, likewise.
         sessions: By their ids.
         tenants: The models, by their ids.
@@ -63,6 +64,8 @@ class Registry:
             for parameter in model.parameters():
                 parameter.requires_grad_(False)
             self.fingerprint = fingerprint(model)
+            if engine.single_threaded:
+                model = same_weights(model)
             self.passes = Passes(model, engine.max_seq_len)
         self.snapshots = Snapshots(checkpoints, model.get_input_embeddings().weight.device)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vf-train")
@@ -213,6 +216,13 @@ class Registry:
 
         self.futures.start(request_id, tenant.session, run())
         return request_id
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Hold what would get in the way of :attr:`passes` still until the block ends.
+
+        Where the engine uses one core, passes run beside it, on a module of their own.
+        """
+        return nullcontext() if self.engine.single_threaded else self.engine.paused()
 
     async def compute(self, work: Callable[[], T]) -> T:
         """Run something in the thread that computes."""

@@ -92,7 +92,7 @@ class Samplers:
             if body.prompt_logprobs or body.topk_prompt_logprobs:
 
                 def ask() -> Any:
-                    with self._registry.engine.paused():
+                    with self._registry.computing():
                         return self._registry.passes.prompt(lora, prompt, body.topk_prompt_logprobs)
 
                 shown = prompt_logprobs(body, prompt, *(await self._registry.compute(ask)))

@@ -14,6 +14,10 @@ from vf.trainer.tinker_api.app import build_app
 from vf.trainer.tinker_api.checkpoints import Checkpoints
 from vf.trainer.tinker_api.registry import Registry
 
+# Requests decoded at once on a CPU, unless the settings say otherwise: of several clients, each
+# with groups of samples. A cache on a CPU takes memory only where it is written.
+CPU_REQUESTS = 256
+
 
 class TinkerServer:
     """Serves a model to be trained and sampled from, and the OpenAI-compatible API beside.
@@ -45,10 +49,13 @@ class TinkerServer:
         self._checkpoints = Checkpoints(folder)
         self._names = tuple(dict.fromkeys((name, resolve_model(checkpoint.base))))
         self._settings, self._renderer, self._key = settings, renderer, key
+        model, requests = checkpoint.load(), settings.args.max_requests
+        if model.device.type == "cpu" and "max_requests" not in settings.args.model_fields_set:
+            requests = CPU_REQUESTS
         self._engine = EmbeddedEngine(
-            checkpoint.load(),
+            model,
             max_seq_len=max_seq_len,
-            max_requests=settings.args.max_requests,
+            max_requests=requests,
             max_batch_tokens=settings.args.max_batch_tokens,
         )
         self._registry: Registry | None = None

@@ -103,7 +103,7 @@ class Training:
             adapter = tenant.trained
             keep = False
             try:
-                with self._registry.engine.paused():
+                with self._registry.computing():
                     result = self._registry.passes.run(
                         adapter.live,
                         request.data,

@@ -19,7 +19,7 @@ from vf.inference.model_files import resolve_model
 from vf.trainer.tinker_api.adapter import Adapter, AdapterShape
 from vf.trainer.tinker_api.datums import Datum
 from vf.trainer.tinker_api.losses import find_loss
-from vf.trainer.tinker_api.passes import Passes
+from vf.trainer.tinker_api.passes import Passes, same_weights
 from vf.trainer.tinker_api.requests import AdamParams
 
 RNG = np.random.default_rng(3)
@@ -137,6 +137,22 @@ def test_the_model_alone_is_as_it_was(model: Any, passes: Passes) -> None:
     )
     after = expected_logprobs(model, one)
     torch.testing.assert_close(before, after, rtol=0, atol=0)
+
+
+def test_a_module_of_the_same_weights_computes_the_same(model: Any, passes: Passes) -> None:
+    """It shares every tensor, and no hook or setting."""
+    other = same_weights(model)
+    assert {id(p) for p in other.parameters()} == {id(p) for p in model.parameters()}
+    assert not {*map(id, other.modules())} & {*map(id, model.modules())}
+    found, same = [], data()
+    for each in (passes, Passes(other, 256)):
+        adapter = moved(model, AdapterShape(4), 7)
+        given = [replace(one, inputs={}) for one in same]
+        each.run(adapter.live, given, find_loss("cross_entropy"), {}, gradient=True)
+        found.append([tensor.grad for tensor in adapter._named().values()])
+    for one, own in zip(*found, strict=True):
+        assert one is not None
+        assert torch.equal(one, own)
 
 
 def test_gradients_of_calls_add_up_and_a_step_is_adamw(model: Any, passes: Passes) -> None:

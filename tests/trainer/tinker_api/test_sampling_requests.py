@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import httpx
@@ -46,6 +47,28 @@ def request(sampler: str, seq: int = 0, n: int = 1, **more: Any) -> dict[str, An
 def tokens(samples: list[dict[str, Any]]) -> list[list[int]]:
     """Return the ids of samples; their log-probabilities depend in the last bits on the batch."""
     return [sample["tokens"] for sample in samples]
+
+
+def test_models_are_trained_while_a_small_model_samples(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sampler = api.model(), base(api)
+    assert api.registry.engine._thread is not None
+    scheduler = api.registry.engine._thread.scheduler
+    begun, trained = threading.Event(), threading.Event()
+    step = scheduler.step
+
+    def wait_within_a_pass() -> Any:
+        begun.set()
+        assert trained.wait(60)
+        return step()
+
+    monkeypatch.setattr(scheduler, "step", wait_within_a_pass)
+    sampling = api.post("asample", request(sampler))["request_id"]
+    assert begun.wait(60)
+    losses(api, model, 1)
+    trained.set()
+    assert len(api.result(sampling)["sequences"][0]["tokens"]) == 12
 
 
 def test_samples_have_the_logprobs_of_the_model_that_was_saved(api: ApiClient) -> None:
