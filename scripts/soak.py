@@ -101,6 +101,9 @@ PARTS = {name: _slow(folders) for name, folders in SLOW.items()} | {
         "python scripts/check_deterministic_kills.py --runs 4",
         by_turns=False,
     ),
+    "tinker-kills": Part(
+        "servers of the Tinker API killed", "python scripts/check_tinker_kills.py --kills 30"
+    ),
     "agents": Part(
         "agents from PyPI and npm, token by token", "python scripts/check_agents.py", by_turns=False
     ),

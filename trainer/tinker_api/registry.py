@@ -121,6 +121,13 @@ class Registry:
             del self.samplers[sampler.id]
             self._thread.submit(self.snapshots.drop, sampler)
 
+    def add_sampler(self, sampler: Sampler) -> None:
+        """Keep a new sampler, or drop its adapter if its session has ended meanwhile."""
+        if sampler.session in self.sessions:
+            self.samplers[sampler.id] = sampler
+        else:
+            self._thread.submit(self.snapshots.drop, sampler)
+
     def end_silent(self) -> None:
         """End the sessions whose clients have vanished."""
         for session in [*self.sessions.values()]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable
@@ -171,12 +172,13 @@ class Training:
         if body.sampling_session_seq_id is None:
             raise ConfigError("path: missing, and sampling_session_seq_id too; give one of them")
         sampler_id = f"{tenant.session}:sample:{body.sampling_session_seq_id}"
+        loop = asyncio.get_running_loop()
 
         def work() -> Result:
             sampler = Sampler(sampler_id, tenant.session, adapted=True)
             self._registry.snapshots.hold(sampler, tenant.trained.snapshot())
-            if tenant.session in self._registry.sessions:
-                self._registry.samplers[sampler_id] = sampler
+            # Before the result, for the loop keeps the order.
+            loop.call_soon_threadsafe(self._registry.add_sampler, sampler)
             return Plain({"type": "save_weights_for_sampler", "sampling_session_id": sampler_id})
 
         return self._registry.in_order(tenant, body.seq_id, work)

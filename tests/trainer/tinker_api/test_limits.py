@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from tests.inference.tiny_serving import load_model
 from tests.trainer.tinker_api.api_client import ApiClient, datum, prompt
-from tests.trainer.tinker_api.test_sampling_requests import base, request
+from tests.trainer.tinker_api.test_sampling_requests import base, request, snapshot
 from tests.trainer.tinker_api.test_training_requests import IDS
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.model.forward import Forward
@@ -75,6 +77,64 @@ def test_models_and_samples_are_bounded(api: ApiClient, monkeypatch: pytest.Monk
     assert "unload one or end its session" in message
     monkeypatch.setattr("vf.trainer.tinker_api.registry.MOST_SESSIONS", 0)
     assert "sessions; end one first" in api.refused("create_session", {})
+
+
+def alive(api: ApiClient) -> dict[str, int]:
+    """Return how many objects there are of what tenants leave behind, after a wait for the thread.
+
+    Other tests' tenants are among them.
+    """
+    registry = api.registry
+    registry._thread.submit(gc.collect).result()
+    counts = Counter(type(each).__name__ for each in gc.get_objects())
+    kinds = ("Adapter", "Lora", "Tenant", "Sampler", "Session", "AdamW", "_Entry")
+    return {kind: counts[kind] for kind in kinds} | {
+        "resident": len(registry.snapshots._resident),
+        "written": len(registry.snapshots._written),
+        "files": len([*registry.snapshots._folder.iterdir()]),
+        "runs": len([*registry.checkpoints.folder.iterdir()]),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+def test_a_hundred_tenants_leave_no_memory_behind(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vf.trainer.tinker_api.snapshots.RESIDENT", 1)
+    before = alive(api)
+    for number in range(100):
+        session = api.session()
+        model = api.model(session, rank=2, train_unembed=False)
+        api.pass_(model, [datum(IDS)])
+        api.step(model)
+        for seq in range(2):  # one of them goes to the disk
+            sampler = snapshot(api, model, seq)
+        if number % 10 == 0:
+            api.done("asample", request(sampler, params={"max_tokens": 2}))
+            api.done("unload_model", {"model_id": model})
+        api.post(f"sessions/{session}/finish", {})
+    assert alive(api) == before
+
+    # A session that ends while a sampler of it is made.
+    begun, ended = threading.Event(), threading.Event()
+    real = Adapter.snapshot
+
+    def late(adapter: Adapter) -> Any:
+        begun.set()
+        assert ended.wait(60)
+        return real(adapter)
+
+    monkeypatch.setattr(Adapter, "snapshot", late)
+    session = api.session()
+    model = api.model(session, rank=2, train_unembed=False)
+    api.begin("save_weights_for_sampler", model, sampling_session_seq_id=0)
+    assert begun.wait(60)
+    api.post(f"sessions/{session}/finish", {})
+    ended.set()
+    api.registry._thread.submit(lambda: None).result()
+    api.session()  # whatever was begun on the loop has ended
+    assert alive(api)["resident"] == before["resident"]
 
 
 def test_a_disk_that_is_full_is_an_answer(api: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
