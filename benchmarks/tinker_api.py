@@ -1,6 +1,6 @@
 """The training loop of MinT's documents against a server of the Tinker API: ours, and skyrl-tx.
 
-    python benchmarks/tinker.py --steps 8 --rounds 3
+    python benchmarks/tinker_api.py --steps 8 --rounds 3
 
 Both serve the same model on this machine, by turns, to the same program
 (`tests/trainer/tinker_api/seed_loop.py`): 64 samples of 16 tokens a step, and a gradient of them.
@@ -228,13 +228,13 @@ def in_process(model: str) -> tuple[float, float]:
     passes, adapter = Passes(module, 256), Adapter(module, AdapterShape(8, train_unembed=False))
     ids = np.asarray(IDS)
     datum = Datum(ids[:-1], ids[1:], {"weights": np.ones(len(ids) - 1, np.float32)})
-    loss = find_loss("cross_entropy")
+    loss, unmoved = find_loss("cross_entropy"), AdamParams.model_validate({"learning_rate": 0.0})
 
     def both() -> None:
         passes.run(adapter.live, [datum], loss, {}, gradient=True)
         adapter.take_gradient(keep=True)
 
-    return median(both), median(lambda: adapter.step(AdamParams(learning_rate=0.0)))
+    return median(both), median(lambda: adapter.step(unmoved))
 
 
 def main() -> None:
@@ -285,7 +285,7 @@ def main() -> None:
             theirs = losses(Http(servers["skyrl-tx"][1], servers["skyrl-tx"][2]))
             more["losses"] = {"ours": losses(client), "skyrl-tx": theirs}
     ratio = best["skyrl-tx"] / best["ours"] if "skyrl-tx" in best else None
-    print_result(args, "tinker", ratio=ratio, target=3.0, **more)
+    print_result(args, "tinker_api", ratio=ratio, target=3.0, **more)
 
 
 if __name__ == "__main__":
