@@ -62,17 +62,12 @@ class HasArgs(Protocol):
 class Teacher:
     """Gives samples a teacher's log-probabilities, from wherever the settings have it.
 
-        Args:
-    <<<<<<< HEAD
-            policy: Holds the teacher beside itself, unless a server has it; or has none.
-            loop: Where a server is asked.
-            watch: Is called while a server is waited for; what it raises ends the wait.
-    =======
-            policy: Holds the teacher beside itself, unless a server has it.
-            loop: The event loop of requests to a server.
-            watch: A check while a server is waited for; what it raises ends the wait.
-    >>>>>>> 47f03c8d (Trainer: clear names at its top level and in settings)
-            training: Makes room for computing in this process.
+    Args:
+        policy: The policy, which holds the teacher beside itself unless a server has it; a policy
+            on a server has none.
+        loop: The event loop of requests to a server.
+        watch: A check while a server is waited for; what it raises ends the wait.
+        training: Makes room for computing in this process.
     """
 
     def __init__(
