@@ -94,7 +94,7 @@ class Lineages:
             tools: The tools that it offers.
             number: Differs from that of every other answer of the rollout.
         """
-        tools = next((each for each in self._tools if each == tools), tools)
+        tools = self._equal_tools(tools)
         known, mark = self._longest(messages, tools)
         if known is None or mark is None:
             return Start(Conversation(list(messages), tools, turn=number, key=self._key))
@@ -161,6 +161,14 @@ class Lineages:
         trace.messages, trace.tools = known.record.messages, known.record.tools
         trace.prompt_messages = known.record.prompt_messages
 
+    def _equal_tools(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the one object that stands for all equal lists of tools."""
+        for earlier in self._tools:
+            if earlier == tools:
+                return earlier
+        self._tools.append(tools)
+        return tools
+
     def _longest(
         self, messages: Sequence[Message], tools: list[dict[str, Any]]
     ) -> tuple[Known | None, Mark | None]:
@@ -194,8 +202,6 @@ class Lineages:
             parent=None if start.left is None else start.left.place,
         )
         known = Known(record, len(self._known))
-        if not any(each is record.tools for each in self._tools):
-            self._tools.append(record.tools)
         if start.mark is not None and start.left is not None:
             record.messages += start.left.record.messages[: start.mark.messages]
             stops = start.left.stops.items()
