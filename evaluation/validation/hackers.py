@@ -141,8 +141,8 @@ def _floods(situation: Situation) -> Line:
 
 def _nests(situation: Situation) -> Line:
     opened = ("[", '{"a":', "\\boxed{", "<answer>", "(", "\\frac{")
-    depth = situation.rng.choice(_DEPTHS)
     if situation.turn < len(situation.tools) and not situation.last_turn:
+        depth = situation.rng.choice(_DEPTHS)
         function = situation.tools[situation.turn]["function"]
         name = next(iter(function["parameters"].get("properties", ())), "a")
         nested = "[" * depth + "]" * depth
@@ -150,7 +150,7 @@ def _nests(situation: Situation) -> Line:
         return Message(
             "assistant", tool_calls=[ToolCall(f"nested{depth}", function["name"], arguments)]
         )
-    return situation.answer(situation.rng.choice(opened) * depth)
+    return situation.answer(situation.rng.choice(opened) * _DEPTHS[-1])
 
 
 def _numbers(situation: Situation) -> Line:
