@@ -118,6 +118,7 @@ ACTS = {
         Act("docs/gymnasium.md", page="docs/gymnasium.md"),
         evaluation("gym:FrozenLake-v1"),
     ],
+    "images": [Act("docs/images.md", page="docs/images.md")],
     "mcp": [Act("docs/mcp.md", page="docs/mcp.md")],
     "elasticsearch": [
         Act("a search", program=SERVER.format(name="elasticsearch"), says="127.0.0.1:1")

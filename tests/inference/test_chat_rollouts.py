@@ -205,7 +205,7 @@ def test_a_failing_server_is_a_model_error(answer: Response, reason: str) -> Non
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        ({"content": [{"type": "image"}]}, "content must be text"),
+        ({"content": [{"type": "image"}]}, "holds no image"),
         ({"tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "f"}}]}, "a function"),
     ],
 )

@@ -275,7 +275,7 @@ def test_a_chat_that_asks_for_more_than_the_context_gets_what_it_leaves(url: str
     [
         ([], "messages"),
         ([{"role": "wizard", "content": "x"}], "'wizard' is not one of"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "content must be text"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "holds no image"),
         ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "function"),
         ([{"role": "assistant", "tool_calls": [5]}], "messages"),
         ([{"role": "user", "content": "x" * 3000}], "maximum context length is 512"),

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 import vf
-from tests.waiting import until
+from tests.waiting import Clock, until
 from vf.environments import agent_episode
 from vf.environments.episode import Activity
 from vf.inference.endpoint.session import Session, open_session
@@ -164,11 +164,11 @@ def test_an_agent_that_takes_too_long_to_ask_is_a_failure() -> None:
 
 
 def test_the_time_that_an_endpoint_takes_to_open_is_not_the_agents(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     @asynccontextmanager
     async def slow(*args: Any, **settings: Any) -> AsyncIterator[Session]:
-        await asyncio.sleep(0.2)
+        await clock.skip(0.2)
         async with open_session(*args, **settings) as session:
             yield session
 
