@@ -12,7 +12,6 @@ from typing import Protocol, runtime_checkable
 
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity, Episode
-from vf.environments.fetching import with_fetched_images
 from vf.environments.sandboxes import backend_of, spec_of
 from vf.environments.turns import ask, take_turns
 from vf.inference.model import Model, Sampling, own_sampling
@@ -205,6 +204,8 @@ class _Rollout:
     async def _play(self) -> None:
         trace, environment = self.trace, self.environment
         if environment.fetch_images:
+            from vf.environments.fetching import with_fetched_images
+
             with self.episode.phase("fetch"):
                 trace.task = await with_fetched_images(self.episode.task)
             self.episode = replace(self.episode, task=trace.task)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vf.runtime.errors import ConfigError
 from vf.traces.image_files import keep_images
-from vf.traces.prompt_images import by_reference
+from vf.traces.images import by_reference
 from vf.traces.trace import Trace, first_problem
 
 

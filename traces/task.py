@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vf.traces.prompt_images import portable
+from vf.traces.images import portable
 
 Split = Literal["train", "eval"]
 

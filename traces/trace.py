@@ -17,10 +17,9 @@ from vf.runtime.errors import ConfigError
 from vf.traces.branch import NOT_SAMPLED as NOT_SAMPLED
 from vf.traces.branch import Branch as Branch
 from vf.traces.failure import Failure as Failure
-from vf.traces.images import Image
+from vf.traces.images import Image, by_reference
 from vf.traces.messages import Message, recorded
 from vf.traces.packed import pack_branches, pack_lineages, unpack_branches, unpack_lineages
-from vf.traces.prompt_images import by_reference
 from vf.traces.roles import RoleRecord
 from vf.traces.task import Task
 

@@ -29,7 +29,7 @@ from vf.inference.vllm.adapter_formats import FORMATS, adapter_format
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.runtime.garbage import no_collections
-from vf.traces.prompt_images import holds_images
+from vf.traces.images import holds_images
 from vf.traces.task import Task
 from vf.trainer.collecting.mixture import Mixture
 from vf.trainer.early_checks import check_early

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vf.runtime.errors import ConfigError, ToolError, ToolFailure, did_you_mean
-from vf.traces.tool_results import render_result
+from vf.tools.tool_box import render_result
 
 STEP = "step"  # the tool that an action is, if it is not a text
 _BROKEN = ("timeout", "transport_error")  # of a tool's errors: not the model's doing

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vf.traces.tool_results import render_result
+from vf.tools.tool_box import render_result
 from vf.traces.tools import ArgumentError, Tool
 
 

@@ -16,7 +16,7 @@ import pydantic_core
 
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
-from vf.traces.prompt_images import by_reference
+from vf.traces.images import by_reference
 from vf.traces.trace import Trace, trace_adapter
 
 ENDING = ".parquet"
