@@ -16,7 +16,7 @@ from vf.runtime.errors import ConfigError
 BRINGS = {
     "train": "accelerate httpx huggingface_hub jinja2 numpy packaging peft psutil safetensors"
     " starlette torch transformers uvicorn",
-    "rubrics": "jsonschema math_verify referencing sympy",
+    "rubrics": "jsonschema latex2sympy2_extended math_verify referencing sympy",
     "vllm": "vllm",
     "sandbox": "certifi docker h11 requests yaml",
     "images": "PIL",

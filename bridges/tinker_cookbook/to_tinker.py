@@ -65,8 +65,8 @@ def to_tinker(
         from vf.bridges.tinker_cookbook.exposed import VfDataset, VfDatasetBuilder
     except ImportError as error:
         raise ConfigError(
-            f"to_tinker needs tinker-cookbook ({error}): pip install 'vf-rl[tinker]' "
-            "'tinker-cookbook>=0.6.1'"
+            f"to_tinker needs tinker-cookbook ({error}); docs/tinker-cookbook.md says how to "
+            "install it"
         ) from error
     if not 0 < max_tokens < max_seq_len:
         raise ConfigError(
