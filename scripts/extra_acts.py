@@ -180,6 +180,7 @@ WANTS = {
             for name in ("code-contest", "math-python", "repo-fix", "terminal-tasks")
         ),
     ],
+    "images": ["vf-rl eval read-picture -m any -b {api} -n 1"],
     "search": [
         "vf-rl search build texts.jsonl -o index",
         "vf-rl eval geo-qa -m any -b {api} -n 1",

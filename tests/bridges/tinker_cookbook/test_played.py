@@ -82,5 +82,5 @@ def test_an_episode_that_is_given_up_closes_its_environment(renderer: Renderer) 
 
 
 def test_without_the_cookbook_it_says_what_to_install() -> None:
-    with pytest.raises(ConfigError, match=r"pip install 'vf-rl\[tinker\]'"):
+    with pytest.raises(ConfigError, match=r"docs/tinker-cookbook\.md"):
         vf.to_tinker(vf.make("calculator"), "tiny")
