@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +17,7 @@ from vf.runtime.errors import (
     EnvironmentFailure,
     InfrastructureError,
 )
-from vf.runtime.own_deadline import clocked
+from vf.runtime.own_deadline import clocked, own_deadline
 from vf.traces.messages import writable
 from vf.traces.trace import StopReason
 
@@ -82,21 +83,24 @@ async def run_agent(
         episode.activity.turn = len(trace.turns)
         episode.activity.enter("model" if session.in_flight else "agent")
 
-    opened = open_session(
-        episode.model,
-        trace=trace,
-        sampling=episode.sampling,
-        seed=episode.seed,
-        max_turns=environment.max_turns,
-        max_tokens=environment.max_tokens,
-        strict_model=strict_model,
-        on_change=show,
-    )
-    async with opened as session:  # around the clock: the endpoint outlasts it
-        session.endpoint = replace(session.endpoint, model=model)
+    async with AsyncExitStack() as stack:  # around the clock: the endpoint outlasts it
         with episode.phase("agent"):
             try:
                 async with clocked(seconds) as deadline:
+                    with own_deadline():  # opened within the clock, so that its requests stop it
+                        session = await stack.enter_async_context(
+                            open_session(
+                                episode.model,
+                                trace=trace,
+                                sampling=episode.sampling,
+                                seed=episode.seed,
+                                max_turns=environment.max_turns,
+                                max_tokens=environment.max_tokens,
+                                strict_model=strict_model,
+                                on_change=show,
+                            )
+                        )
+                    session.endpoint = replace(session.endpoint, model=model)
                     attempt = start(session.endpoint)
                     reason = await _work(attempt, session, trace.info, crash)
             except TimeoutError as error:
