@@ -73,6 +73,6 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("vf-rl eval calculator -m x -b http://127.0.0.1:9/v1", 2, "http://127.0.0.1:9/v1"),
     ("vf-rl eval ./list_rubric.py -n 1", 2, "vf.WeightedSum"),
     ("vf-rl eval ./no_return.py -n 1 --max-tokens 8", 1, "None"),
-    ("vf-rl eval ./image.py -n 1 --max-tokens 8", 2, "images"),
+    ("vf-rl eval ./image.py -n 1 --max-tokens 8", 2, "data URL"),
     ("vf-rl eval --rescore chat.jsonl --rubric calculator", 2, "chat.jsonl"),
 ]
