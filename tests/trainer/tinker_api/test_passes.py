@@ -22,8 +22,9 @@ from vf.trainer.tinker_api.losses import find_loss
 from vf.trainer.tinker_api.passes import Passes, same_weights
 from vf.trainer.tinker_api.requests import AdamParams
 
-RNG = np.random.default_rng(3)
-STEM = RNG.integers(3, 500, 24)
+STEM = np.random.default_rng(3).integers(3, 500, 24)
+# Two passes in float32 add in different orders, and how differently depends on the processor.
+RTOL, ATOL = 1e-5, 2e-5
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +61,15 @@ def as_peft(model: Any, adapter: Adapter, folder: Path) -> Any:
 
 def data(*, targets: str = "shifted") -> list[Datum]:
     """Return three sequences, two of which begin alike."""
-    sequences = [np.concatenate([STEM, RNG.integers(3, 500, count)]) for count in (9, 14)]
-    sequences.append(RNG.integers(3, 500, 12))
+    rng = np.random.default_rng(4)
+    sequences = [np.concatenate([STEM, rng.integers(3, 500, count)]) for count in (9, 14)]
+    sequences.append(rng.integers(3, 500, 12))
     found = []
     for ids in sequences:
-        chosen = ids[1:] if targets == "shifted" else RNG.integers(3, 500, len(ids) - 1)
+        chosen = ids[1:] if targets == "shifted" else rng.integers(3, 500, len(ids) - 1)
         inputs = {
-            "advantages": RNG.normal(0.0, 1.0, len(chosen)).astype(np.float32),
-            "weights": RNG.choice([0.0, 1.0, 0.5], len(chosen)).astype(np.float32),
+            "advantages": rng.normal(0.0, 1.0, len(chosen)).astype(np.float32),
+            "weights": rng.choice([0.0, 1.0, 0.5], len(chosen)).astype(np.float32),
         }
         found.append(Datum(ids[:-1].astype(np.int64), chosen.astype(np.int64), inputs))
     return found
@@ -80,7 +82,7 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def near(one: Datum, logprobs: np.ndarray) -> Datum:
     """Return a datum whose sampler's log-probabilities are near those of the model."""
-    noise = RNG.normal(0.0, 0.3, len(logprobs))
+    noise = np.random.default_rng(5).normal(0.0, 0.3, len(logprobs))
     return replace(one, inputs={**one.inputs, "logprobs": (logprobs + noise).astype(np.float32)})
 
 
@@ -111,12 +113,12 @@ def test_logprobs_and_gradients_are_those_of_peft(
     total = torch.zeros((), dtype=torch.float64)
     for one, logprobs in zip(given, result.logprobs, strict=True):
         expected = expected_logprobs(module, one)
-        np.testing.assert_allclose(logprobs, expected.detach().numpy(), rtol=0, atol=2e-5)
+        np.testing.assert_allclose(logprobs, expected.detach().numpy(), rtol=RTOL, atol=ATOL)
         inputs = {name: torch.from_numpy(value).double() for name, value in one.inputs.items()}
         ratio = (expected - inputs["logprobs"]).exp()
         total = total - (inputs["weights"] * ratio * inputs["advantages"]).sum()
     torch.autograd.backward(total)
-    assert result.loss == pytest.approx(total.item(), rel=1e-4)
+    assert result.loss == pytest.approx(total.item(), rel=1e-4, abs=1e-4)
     theirs = {
         name.replace(".default", ""): parameter.grad
         for name, parameter in module.named_parameters()
@@ -179,11 +181,11 @@ def test_gradients_of_calls_add_up_and_a_step_is_adamw(model: Any, passes: Passe
             own *= min(1.0, 0.5 / (float(norm) + 1e-6))
         optimizer.step()
         assert adapter.step(params)["grad_norm:mean"] == pytest.approx(float(norm), rel=1e-4)
-        with torch.no_grad():
-            for leaf, tensor in zip(leaves, named.values(), strict=True):
-                tensor.copy_(leaf)
         for (name, tensor), leaf in zip(adapter._named().items(), leaves, strict=True):
             assert apart(tensor.detach(), leaf.detach()) < 1e-4, name
+            with torch.no_grad():  # the next step begins at the same weights, to the last bit
+                leaf.copy_(tensor)
+                named[name].copy_(tensor)
 
 
 def test_a_prompt_has_logprobs_and_the_likeliest_tokens(model: Any, passes: Passes) -> None:
@@ -193,7 +195,7 @@ def test_a_prompt_has_logprobs_and_the_likeliest_tokens(model: Any, passes: Pass
         logits = model(input_ids=torch.from_numpy(STEM)[None]).logits[0, :-1]
     expected = logits.log_softmax(-1)
     chosen = expected.gather(1, torch.from_numpy(STEM[1:])[:, None])[:, 0]
-    np.testing.assert_allclose(values, chosen.numpy(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(values, chosen.numpy(), rtol=RTOL, atol=ATOL)
     assert likeliest is not None
-    torch.testing.assert_close(likeliest.logprobs, expected.topk(5).values, rtol=0, atol=2e-5)
+    torch.testing.assert_close(likeliest.logprobs, expected.topk(5).values, rtol=RTOL, atol=ATOL)
     assert passes.prompt(None, STEM[:1], 5)[1] is None
