@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import importlib.util
 import os
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.api_keys import KEY, URL, read_key
 from vf.runtime.errors import ConfigError
 from vf.runtime.garbage import no_collections
+from vf.runtime.temporary import temporary_folder
 from vf.runtime.toml import checked
 from vf.runtime.uninterruptible import await_for
 from vf.traces.messages import Message
@@ -239,7 +239,7 @@ async def _local(
         if hides_tools:
             say(warning := f"WARNING: {config.name}: {HIDES_TOOLS}")
             stack.callback(say, warning)  # again, above the results
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-eval-"))
+        scratch = stack.enter_context(temporary_folder("eval"))
         say(f"{config.name}: loading the model ...")
         build = partial(
             build_local_engine,
@@ -248,7 +248,7 @@ async def _local(
             settings,
             renderer,
             max_seq_len=max_seq_len,
-            scratch=Path(scratch),
+            scratch=scratch,
             log_path=folder / f"{slug(config.name)}.log",
         )
         engine = await await_for(build)

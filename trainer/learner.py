@@ -6,7 +6,6 @@ Importing this module loads no torch.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from vf.inference.models.token_model import TokenModel
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import optional_packages
 from vf.runtime.open_files import raise_limit
+from vf.runtime.temporary import make_temporary_folder, remove_tree
 from vf.traces.messages import as_messages
 from vf.trainer.closing import Closing
 from vf.trainer.collecting.background_loop import BackgroundLoop, BackgroundSampler
@@ -97,10 +97,9 @@ class Learner:
         set_seed(config.args.seed)
         renderer = make_renderer(config)
         probe_ids = renderer.prompt(as_messages(PROBE), [])
-        folder = tempfile.TemporaryDirectory(prefix="vf-learner-")
-        path = Path(folder.name)
+        path = make_temporary_folder("learner")
         self._closing = Closing()
-        self._closing.add(folder.cleanup)
+        self._closing.add(lambda: remove_tree(path))
         setup = Setup(config, renderer, probe_ids, path / "published", path / "inference.log")
         with self._closed_on_error():
             self._begin(setup)

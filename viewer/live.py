@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import time
 import webbrowser
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vf.runtime.errors import ConfigError
+from vf.runtime.temporary import temporary_folder
 from vf.traces.image_files import find_image
 from vf.viewer.page import live_page
 from vf.viewer.traces import TracesPage
@@ -174,8 +174,8 @@ def _only_this_machine() -> Callable[..., Awaitable[web.StreamResponse]]:
 
 
 async def _serve(watch: Watch, port: int, report: Callable[[str], None]) -> None:
-    with tempfile.TemporaryDirectory(prefix="vf-view-") as scratch:
-        server = LiveServer(watch, Path(scratch))
+    with temporary_folder("view") as scratch:
+        server = LiveServer(watch, scratch)
         runner = await server.start(port)
         try:
             report(server.url)

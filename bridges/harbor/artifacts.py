@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 import uuid
 from collections.abc import Collection
 from contextlib import AsyncExitStack
@@ -16,6 +15,7 @@ from vf.bridges.harbor.config import Artifact
 from vf.bridges.harbor.container import emptied, said, spoiling
 from vf.bridges.harbor.model import Part
 from vf.runtime.errors import SandboxError
+from vf.runtime.temporary import temporary_folder
 from vf.runtime.workers import in_thread
 from vf.sandbox.audit import Accompanied
 from vf.sandbox.contract import Sandbox
@@ -45,8 +45,7 @@ class Keeper:
     async def __aenter__(self) -> Self:
         """Make the folder."""
         if self._folder is None:
-            made = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-artifacts-"))
-            self._place = Path(made)
+            self._place = self._stack.enter_context(temporary_folder("artifacts"))
         else:
             name = re.sub(r"[^\w.-]+", "-", self._task)
             self._place = self._folder / name / uuid.uuid4().hex[:12] / self._step

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
 import sysconfig
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -21,6 +18,7 @@ from vf.environments.agents.process import MOST_STDOUT, Output, run_process
 from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError, EnvironmentFailure
 from vf.runtime.own_deadline import own_deadline
+from vf.runtime.temporary import make_temporary_folder, remove_tree
 from vf.runtime.workers import in_thread
 from vf.sandbox.contract import LEFT_OUT, ExecResult, Sandbox
 from vf.sandbox.source import SandboxSource
@@ -32,7 +30,6 @@ PASSED_ON = (
     *("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "SYSTEMROOT"),
 )
-_PREFIX, _LOCK = "vf-agent-", "lock"  # of a temporary folder, and what its owner holds in it
 _FILES = ".vf"  # in a sandbox's working directory, what the program is given
 _KILL = ["python3", "-I", "-S", "-c", "import os; os.getuid() and os.kill(-1, 9)"]
 _TRIES = 5
@@ -101,28 +98,16 @@ class LocalWorkspace:
     def __init__(self, code: Path | None) -> None:
         self._code = code
         self._folders: list[Path] = []
-        self._name = f"{_PREFIX}{secrets.token_hex(8)}-"  # that the folders' begin with
-        self._lock = -1
         self._work = Path()
         self.lost = ""
 
     def _new(self) -> Path:
         """Make a folder that no program has seen: what it does to its own harms no other."""
-        self._folders.append(Path(tempfile.mkdtemp(prefix=self._name)))
+        self._folders.append(make_temporary_folder("agent"))
         return self._folders[-1]
 
-    def _hold(self) -> None:
-        """Take the lock that says that the folders have an owner."""
-        root = self._new()
-        # Locked before it has its name: the lock of a living process is never seen open.
-        self._lock = os.open(root / "new", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.rename(root / "new", root / _LOCK)
-
     async def open(self, endpoint: Endpoint) -> Endpoint:
-        """Make the folder, and remove those that killed processes have left."""
-        await in_thread(_reap_once)
-        await in_thread(self._hold)
+        """Make the folder."""
         self._work = self._new() / "work"
         await in_thread(self._fill)
         return endpoint
@@ -188,10 +173,7 @@ class LocalWorkspace:
     async def close(self) -> None:
         """Remove the folders, whatever programs have done to their permissions."""
         while self._folders:
-            await in_thread(_remove, self._folders.pop())
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+            await in_thread(remove_tree, self._folders.pop())
 
 
 class SandboxWorkspace:
@@ -318,36 +300,3 @@ def _original(code: Path | None, item: str) -> Path | None:
 def _lost(result: ExecResult) -> str:
     causes = {"oom_killed": "out of memory", "ended": "the sandbox has ended"}
     return "\n".join(f"[{text}]" for name, text in causes.items() if getattr(result, name))
-
-
-@cache  # it costs a look at the temporary folder
-def _reap_once() -> None:
-    reap()
-
-
-def reap() -> None:
-    """Remove the folders whose owners were killed: their locks are free."""
-    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
-        try:
-            number = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            continue
-        finally:
-            os.close(number)
-        owner = lock.parent.name.rpartition("-")[0]
-        for folder in lock.parent.parent.glob(f"{owner}-*"):
-            _remove(folder)
-
-
-def _remove(root: Path) -> None:
-    for directory, folders, _ in os.walk(root):
-        for name in folders:
-            path = Path(directory, name)
-            with suppress(OSError):  # what cannot be removed stays
-                if not path.is_symlink():
-                    path.chmod(0o700)
-    shutil.rmtree(root, ignore_errors=True)

@@ -6,10 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
-import shutil
-import socket
 import tempfile
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -26,6 +23,7 @@ from vf.inference.endpoint.dialect import Answered, Asked, Dialect, Refusal
 from vf.inference.endpoint.responses import Responses
 from vf.inference.request_limits import MOST_BYTES, off_loop
 from vf.runtime.batching import PerLoop
+from vf.runtime.temporary import make_temporary_folder, remove_tree
 from vf.traces.messages import Message
 
 PING_SECONDS = 10.0  # between signs of life while an answer is sampled that is wanted as a stream
@@ -34,9 +32,8 @@ _LINGER_SECONDS = 0.25  # for which more of a refused body is read, so that its 
 _MOST_LINGERING = 32  # bodies that are read so at once; hundreds would keep the event loop busy
 _QUIET = logging.getLogger(f"{__name__}.requests")  # requests that are not HTTP are not our errors
 _QUIET.setLevel(logging.CRITICAL)
-_FOLDER, _SOCKET = "vf-endpoint-", "socket"
-_OLD = 60.0  # seconds: a younger folder may be another process's that does not listen yet
-_LONGEST_SOCKET = 80  # characters; Linux takes 107, macOS 103
+_SOCKET = "socket"
+_LONGEST_PARENT = 64  # characters: a socket's path has 37 more; Linux takes 107, macOS 103
 _PING = b": the answer is being sampled\n\n"
 _EVENTS = "text/event-stream"
 
@@ -128,9 +125,8 @@ class _Server:
         await site.start()
         self.port = runner.addresses[0][1]
         temporary = tempfile.gettempdir()
-        where = "/tmp" if len(temporary) > _LONGEST_SOCKET else temporary
-        await asyncio.to_thread(_remove_dead, Path(where))
-        self.folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=where))
+        where = "/tmp" if len(temporary) > _LONGEST_PARENT else temporary
+        self.folder = await asyncio.to_thread(make_temporary_folder, "endpoint", where)
         await web.UnixSite(runner, str(self.socket), backlog=1024).start()
 
     async def _stop(self) -> None:
@@ -139,7 +135,7 @@ class _Server:
         if runner is not None:
             await runner.cleanup()
         if self.folder != Path():
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_tree(self.folder)
             self.folder = Path()
 
     async def lost(self, request: web.Request) -> web.StreamResponse:
@@ -224,17 +220,6 @@ async def serving(session: Answering, rollout: str) -> AsyncIterator[tuple[str, 
     finally:
         server.sessions[rollout] = None
         await server.leave()
-
-
-def _remove_dead(where: Path) -> None:
-    """Remove the folders of killed processes: nothing answers at their sockets any more."""
-    for folder in where.glob(f"{_FOLDER}*"):
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            if time.time() - folder.stat().st_mtime > _OLD:
-                try:
-                    client.connect(str(folder / _SOCKET))
-                except (ConnectionRefusedError, FileNotFoundError):
-                    shutil.rmtree(folder)
 
 
 async def _respond(

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from shutil import rmtree
-from tempfile import mkdtemp
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from vf.runtime.batching import Batcher
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
+from vf.runtime.temporary import make_temporary_folder
 from vf.tools.search.contract import Document, Hit
 from vf.tools.search.meta import IndexMeta
 
@@ -196,7 +196,7 @@ def _links(path: Path) -> Iterator[Path]:
 
     tantivy locks a folder that it opens with a file in it, which only its owner could write.
     """
-    folder = Path(mkdtemp(prefix="vf-search-"))
+    folder = make_temporary_folder("search")
     try:
         for file in path.resolve().iterdir():
             if file.suffix != ".lock":

@@ -6,7 +6,6 @@ import argparse
 import json
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from vf.runtime.command import CommandParser, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
+from vf.runtime.temporary import temporary_folder
 from vf.runtime.terminal import make_console, show
 from vf.runtime.uninterruptible import wait_for
 from vf.trainer.tinker_api.command import FOLDER, check_training, start_training
@@ -144,7 +144,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
         find_model(args.tokenizer, f"--tokenizer {args.tokenizer}")
     key = check_training(args, checkpoint, settings)
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-serve-")))
+        scratch = stack.enter_context(temporary_folder("serve"))
         with working(make_console(stderr=True), f"loading {args.model} ...") as say:
             wait_for(_load)
             from vf.inference.models.local_model import build_local_engine, load_renderer

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import torch
 
 from vf.inference.embedded.lora_mixture import Lora
+from vf.runtime.temporary import make_temporary_folder, remove_tree
 from vf.trainer.tinker_api.adapter import lora_from_peft, peft_tensors
 from vf.trainer.tinker_api.checkpoints import Checkpoints
 from vf.trainer.tinker_api.tenants import Sampler
@@ -28,13 +27,13 @@ class Snapshots:
 
     def __init__(self, checkpoints: Checkpoints, device: torch.device) -> None:
         self._checkpoints, self._device = checkpoints, device
-        self._folder = Path(tempfile.mkdtemp(prefix="vf-snapshots-"))
+        self._folder = make_temporary_folder("snapshots")
         self._resident: OrderedDict[Sampler, None] = OrderedDict()
         self._written: set[Sampler] = set()
 
     def close(self) -> None:
         """Remove what was written."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder)
 
     def hold(self, sampler: Sampler, lora: Lora) -> None:
         """Keep a sampler's adapter; the one that was not used for longest goes to the disk."""

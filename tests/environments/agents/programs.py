@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import vf
@@ -54,5 +55,5 @@ def run(text: str, model: Any = None, **settings: Any) -> vf.Trace:
 
 def leftovers() -> set[str]:
     """Return the folders of programs that are there now."""
-    folder = os.environ.get("TMPDIR", "/tmp")
-    return {name for name in os.listdir(folder) if name.startswith("vf-agent-")}
+    folder = Path(os.environ.get("TMPDIR", "/tmp"))
+    return {path.name for path in folder.glob("vf-*/agent-*")}
