@@ -105,7 +105,7 @@ def measure(work: Work) -> dict[str, Any]:
 def overlap(work: Work, *, smoke: bool) -> dict[str, dict[str, Any]]:
     """Measure what rollouts under way cost the trainer, in its process and in a worker."""
     found = {}
-    for workers in (0, 1):
+    for workers in (1,) if smoke else (0, 1):
         for pace in PACES[:1] if smoke else PACES:
             seconds = work.answer_seconds / pace
             shape = replace(work, workers=workers, answer_seconds=seconds)
@@ -166,7 +166,9 @@ def main() -> None:
     works = {"overlap": OVERLAP, "scaling": SCALING, "concurrency": CONCURRENCY}
     if args.smoke:
         works = {
-            "overlap": replace(OVERLAP, slots=16, concurrent=16, rollouts=1000, updates=1),
+            "overlap": replace(
+                OVERLAP, slots=16, concurrent=16, rollouts=1000, updates=1, answer_seconds=0.2
+            ),
             "scaling": replace(SCALING, slots=4, concurrent=4, rollouts=8, answer_seconds=0.2),
             "concurrency": replace(
                 CONCURRENCY,

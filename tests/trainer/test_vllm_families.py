@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 STUB = Path(__file__).parents[1] / "inference" / "vllm" / "without_torchvision"
 # Nats that the engine may differ by: vLLM computes linear attention on a CPU in bfloat16 alone.
 GAPS = {"GLM-4": 1e-3, "Qwen3.5": 0.05, "Gemma 4 (text)": 1e-3, "Falcon-H1": 1e-3}
-IN_THE_GATE = {"GLM-4", "Qwen3.5"}
+IN_THE_GATE = "Qwen3.5"  # has layers of two kinds
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.gate] * (name in IN_THE_GATE)) for name in GAPS],
+    [pytest.param(name, marks=[pytest.mark.gate] * (name == IN_THE_GATE)) for name in GAPS],
 )
 def test_the_engine_samples_with_the_adapter_that_is_trained(
     name: str, make_trainer: Callable[..., RLTrainer], vllm_python: str, tmp_path: Path
