@@ -64,21 +64,21 @@ def check_rubric(rubric: object) -> None:
     """Check that something is a rubric.
 
     Raises:
-        ConfigError: It is not; says what to write.
+        ConfigError: If it is not; the message says what to write.
     """
     if isinstance(rubric, list | tuple):
         names = ", ".join(map(name_of, rubric))
-        said, write = "a list of functions", f"vf.WeightedSum([{names}])"
+        description, write = "a list of functions", f"vf.WeightedSum([{names}])"
     elif inspect.isclass(rubric):
-        said, write = f"the class {rubric.__name__}", f"{rubric.__name__}(...)"
+        description, write = f"the class {rubric.__name__}", f"{rubric.__name__}(...)"
     elif not hasattr(rubric, "score") and callable(rubric):
         name = name_of(rubric)
-        said, write = f"the function {name}", f"vf.Rubric(outcome={name})"
+        description, write = f"the function {name}", f"vf.Rubric(outcome={name})"
     elif not hasattr(rubric, "score"):
-        said, write = repr(rubric), "vf.Rubric(outcome=...)"
+        description, write = repr(rubric), "vf.Rubric(outcome=...)"
     else:
         return
-    raise ConfigError(f"rubric is {said}, not a rubric; write rubric = {write}")
+    raise ConfigError(f"rubric is {description}, not a rubric; write rubric = {write}")
 
 
 async def score_group(rubric: AnyRubric, traces: Sequence[Trace], timeout: float) -> None:
@@ -126,14 +126,16 @@ async def apply_group_rewards(
         combine: Computes the reward from a score's raw components.
 
     Raises:
-        RubricError: A function raised, or returned something that is not a number in [0, 1] per
-            trace. The message names it. No score was changed then.
+        RubricError: If a function raises, or does not return a number in [0, 1] per
+            trace. The message names it, and no score has changed.
     """
-    found = {name: await _values(name, reward.fn, traces) for name, reward in rewards.items()}
+    values_by_name = {
+        name: await _values(name, reward.fn, traces) for name, reward in rewards.items()
+    }
     for index, trace in enumerate(traces):
         score = trace.score
         if score is not None:
-            score.parts |= {name: values[index] for name, values in found.items()}
+            score.parts |= {name: values[index] for name, values in values_by_name.items()}
             score.reward = combine(score)
 
 

@@ -98,18 +98,18 @@ class Judge:
 
     Args:
         model: The judge's name at the API. There is no default.
-        criteria: What to judge by: one or several :class:`Criterion`.
+        criteria: One or several :class:`Criterion` to judge by.
         base_url: The API, up to and including ``/v1``; OpenAI's own by default.
         api_key_env: The environment variable that holds the key; it must be set when the judge
             is made. None for a server that needs none.
-        votes: How often to ask; 1 at temperature 0 by default.
+        votes: Number of verdicts; 1 at temperature 0 by default.
         combine: Whether votes are averaged, or the most frequent choice counts.
-        answer: What to judge of a trace; the last message by default.
-        reference: What to compare with, or None for nothing; ``task.answer`` by default.
+        answer: Returns the part of a trace to judge; the last message by default.
+        reference: Returns the text to compare with, or None for none; ``task.answer`` by default.
         images: Returns which images of a trace a judge that sees is shown, before the texts, such
             as ``lambda trace: list(trace.images)``; None for text alone.
         cache: A folder for verdicts, ``"memory"``, or None to ask every time.
-        retries: How often to ask again after a reply without a usable verdict.
+        retries: Most repetitions of a request whose reply has no usable verdict.
         temperature: 0 for one vote and 1 for several by default.
         max_tokens: Most tokens of a reply.
         timeout: Seconds that may pass without an answer to any request, as for
@@ -118,10 +118,10 @@ class Judge:
         extra_body: Parameters beyond OpenAI's, sent along.
         request_fields: By a field's name, the name by which the API takes it, or False to leave it
             out.
-        name: How it is recorded; give two judges of one rubric different names.
+        name: The name in records; give two judges of one rubric different names.
 
     Raises:
-        ConfigError: No model is named, the key is not set, several votes are asked at
+        ConfigError: If no model is named, the key is not set, several votes are requested at
             temperature 0 (they would all be the same), or a setting is out of range.
     """
 
@@ -181,8 +181,8 @@ class Judge:
         """Judge a trace.
 
         Raises:
-            RubricError: The API failed, or gave no usable verdict in any of the attempts.
-            NoVerdict: It gave none on this answer, but gives one on a harmless answer to the same
+            RubricError: If the API fails, or gives no usable verdict in any of the attempts.
+            NoVerdict: If it gives none on this answer, but one on a harmless answer to the same
                 question. A rubric then takes the worst value, so that no answer can choose to go
                 unscored.
         """
@@ -251,8 +251,8 @@ class Judge:
         """Ask until there is a verdict.
 
         Raises:
-            _Unusable: There is none.
-            RubricError: The API failed.
+            _Unusable: If there is none.
+            RubricError: If the API fails.
         """
         prompt_tokens = completion_tokens = 0
         for attempt in range(self.retries + 1):
@@ -282,8 +282,8 @@ class Judge:
         """Ask once, as patiently as any model is asked.
 
         Raises:
-            _Unusable: The API refused what it was sent.
-            RubricError: It failed.
+            _Unusable: If the API refuses the request.
+            RubricError: If the API fails.
         """
         if self._chat is None:
             from vf.inference.models.chat_model import ChatModel  # loads a network client
@@ -318,9 +318,9 @@ class Judge:
         return ""
 
     def _material(self, trace: Trace) -> dict[str, str]:
-        asked = _asked(trace)
-        question = [f"{m.role}: {m.content}" if len(asked) > 1 else m.content for m in asked]
-        material = {"QUESTION": "\n\n".join(question)}
+        prompt = _prompt(trace)
+        texts = [f"{m.role}: {m.content}" if len(prompt) > 1 else m.content for m in prompt]
+        material = {"QUESTION": "\n\n".join(texts)}
         reference = self._reference(trace)
         if reference is not None:
             material["REFERENCE"] = reference
@@ -375,7 +375,7 @@ class Judge:
         return ConfigError(f"judge {self.__name__!r}: {problem}")
 
 
-def _asked(trace: Trace) -> list[Message]:
+def _prompt(trace: Trace) -> list[Message]:
     """Return the question, in which no word is the judged model's.
 
     An agent's later conversations may begin with what its model said in earlier ones.

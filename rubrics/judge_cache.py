@@ -36,10 +36,10 @@ class VerdictCache:
     """Votes by key; in a folder they outlive the process, and several processes may share it.
 
     Args:
-        folder: Where to keep them, one small JSON file each; None keeps them in memory.
+        folder: The folder to keep them in, one small JSON file each; None keeps them in memory.
 
     Raises:
-        ConfigError: The folder cannot be made.
+        ConfigError: If the folder cannot be made.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -71,7 +71,7 @@ class VerdictCache:
         """Keep a vote.
 
         Raises:
-            OSError: The folder cannot be written to.
+            OSError: If the folder cannot be written to.
         """
         self._votes[key] = vote
         if self.folder is None:

@@ -54,7 +54,7 @@ class Criterion:
         weight: Share in the judge's value, relative to the other criteria's.
 
     Raises:
-        ConfigError: The name is not one word, there are fewer than two choices, a value is
+        ConfigError: If the name is not one word, there are fewer than two choices, a value is
             outside [0, 1], the values are not in order, or the weight is not positive.
     """
 
@@ -93,7 +93,7 @@ def build_messages(
     """Return the request's messages.
 
     Args:
-        criteria: What to judge by.
+        criteria: The criteria to judge by.
         material: The texts by their names in capitals, such as ``ANSWER``.
         nonce: From :func:`draw_nonce`.
     """
@@ -132,35 +132,35 @@ def read_verdict(
 
     Args:
         reply: The judge's reply. What it thought before (up to ``</think>``) is a reason only.
-        criteria: What was asked.
-        nonce: That of the request.
+        criteria: The criteria of the request.
+        nonce: The nonce of the request.
         reasoned: Whether the API returned the reasons apart from the reply.
 
     Raises:
-        Malformed: A verdict is missing, is not one of the choices, comes twice with different
+        Malformed: If a verdict is missing, is not one of the choices, comes twice with different
             choices, or comes before any reason.
     """
     line = re.compile(rf"^[\s*_#>`-]*VERDICT\s+{nonce}\b[ \t:]*(.*)$", re.MULTILINE | re.IGNORECASE)
-    thought, _, said = reply.rpartition("</think>")
-    lines = list(line.finditer(said))
+    thought, _, answer = reply.rpartition("</think>")
+    lines = list(line.finditer(answer))
     if not lines:
         raise Malformed(f"it has no line that begins with 'VERDICT {nonce}'")
-    if not reasoned and not re.search(r"\w", thought + said[: lines[0].start()]):
+    if not reasoned and not re.search(r"\w", thought + answer[: lines[0].start()]):
         raise Malformed("the verdict comes before any reason")
     by_name = {criterion.name.casefold(): criterion for criterion in criteria}
-    found: dict[str, str] = {}
+    choices: dict[str, str] = {}
     for match in lines:
         name, _, stated = match[1].partition(":")
         criterion = by_name.get(name.strip(" \t*_`<>").casefold())
         if criterion is None:
             raise Malformed(f"there is no criterion {name.strip()!r}")
         choice = _choice(criterion, stated)
-        if found.setdefault(criterion.name, choice) != choice:
+        if choices.setdefault(criterion.name, choice) != choice:
             raise Malformed(f"it gives two verdicts on {criterion.name!r}")
-    missing = [criterion.name for criterion in criteria if criterion.name not in found]
+    missing = [criterion.name for criterion in criteria if criterion.name not in choices]
     if missing:
         raise Malformed(f"it gives no verdict on {', '.join(map(repr, missing))}")
-    return found
+    return choices
 
 
 def _choice(criterion: Criterion, stated: str) -> str:

@@ -52,7 +52,7 @@ def _passes(statement: ast.stmt) -> bool:
         case ast.With() | ast.AsyncWith():
             return _ends(statement.body)
         case ast.While(test=ast.Constant(value=value)) if value:
-            return any(isinstance(each, ast.Break) for each in ast.walk(statement))
+            return any(isinstance(node, ast.Break) for node in ast.walk(statement))
         case ast.Match():
             last = statement.cases[-1]
             wild = isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None

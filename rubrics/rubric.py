@@ -76,8 +76,8 @@ class Rubric:
     Every list may also be a dict of name to function; a function's own name is used otherwise.
 
     Args:
-        outcome: How well the task was solved, in [0, 1], or None if that cannot be determined.
-            Sync or async, takes the trace.
+        outcome: Takes the trace and returns how well the task was solved, in [0, 1], or None if
+            that cannot be determined. Sync or async.
         penalties: :class:`Penalty` objects, or plain functions (weight 0.1).
         gates: Functions that return True, or False if the trace breaks a rule that voids it.
         metrics: Measured and recorded; never part of the reward. Any finite number.
@@ -96,9 +96,9 @@ class Rubric:
         rubric = vf.Rubric(outcome=correct, penalties=[vf.Penalty(extra_calls, weight=0.2)])
 
     Raises:
-        ConfigError: There is no outcome, the cap or the floor is out of range or without effect,
-            a weight is above the cap, two functions of a kind share a name, or something is not
-            a function of one trace.
+        ConfigError: If there is no outcome, the cap or the floor is out of range or without
+            effect, a weight is above the cap, two functions of a kind share a name, or something
+            is not a function of one trace.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class Rubric:
         """Score one trace, as far as it can be without its group.
 
         Raises:
-            RubricError: A function raised, or returned something that is not a number in its
-                range. The message names it. Never turned into a 0.
+            RubricError: If a function raises, or does not return a number in its range. The
+                message names it. Never turned into a 0.
         """
         outcome, *others = await values_of(self._parts, trace)
         rest = iter(others)
@@ -200,8 +200,8 @@ class Rubric:
         A trace without a reward (it failed, or was not scored) is not part of its group.
 
         Raises:
-            RubricError: A function raised, or returned something that is not a number in [0, 1]
-                per trace. The message names it.
+            RubricError: If a function raises, or does not return a number in [0, 1] per trace.
+                The message names it.
         """
         scored = [trace for trace in traces if trace.reward is not None]
         await apply_group_rewards(self.group_rewards, scored, self.combine)
@@ -287,7 +287,7 @@ def group_rewards_by_name(
     """Return group rewards by name, plain functions with the default weight.
 
     Raises:
-        ConfigError: Two share a name, or something is not a function of a group.
+        ConfigError: If two share a name, or something is not a function of a group.
     """
     return {
         name: entry if isinstance(entry, GroupReward) else GroupReward(entry)

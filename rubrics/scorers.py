@@ -67,7 +67,7 @@ def check_scorer(fn: Callable[..., Any], takes: str = "the trace") -> None:
     """Check that something can be called with one argument.
 
     Raises:
-        ConfigError: It cannot, or it is marked ``cpu_bound`` and cannot be sent to a process.
+        ConfigError: If it cannot, or is marked ``cpu_bound`` and cannot be sent to a process.
     """
     if not callable(fn):
         raise ConfigError(f"{fn!r} is not a function of a trace")
@@ -101,30 +101,30 @@ def by_name(
     """Return functions (or what wraps them) by name.
 
     Raises:
-        ConfigError: Two share a name.
+        ConfigError: If two share a name.
     """
     if isinstance(entries, Mapping):
         return dict(entries)
     if not isinstance(entries, Iterable):
         raise ConfigError(f"{kind} must be a list of functions, or a dict of name to function")
-    found: dict[str, Any] = {}
+    functions: dict[str, Any] = {}
     for entry in entries:
-        if name(entry) in found:
+        if name(entry) in functions:
             raise ConfigError(
                 f"two {kind} are called {name(entry)!r}; pass a dict of name to function"
             )
-        found[name(entry)] = entry
-    return found
+        functions[name(entry)] = entry
+    return functions
 
 
 async def values_of(parts: Sequence[Part], trace: Trace) -> list[float | None]:
     """Call functions on one trace; return their values, in order.
 
     Raises:
-        RubricError: One raised, or returned something that is not in its range. The message
+        RubricError: If one raises, or returns something that is not in its range. The message
             names it. Never turned into a 0.
-        InfrastructureError: One raised it: what failed is not the rubric.
-        ConfigError: One raised it.
+        InfrastructureError: If one raises it: what failed is not the rubric.
+        ConfigError: If one raises it.
     """
     # Plain functions share one thread, so a slow or hanging one holds up no other rollout.
     results = await call(_start_all, parts, trace)
@@ -195,7 +195,7 @@ def checked(value: object, part: Part) -> float | None:
     """Return a function's value as a float, or None.
 
     Raises:
-        RubricError: It is not a number, not finite, or out of its range; or it is None because
+        RubricError: If it is not a number, not finite, or out of its range; or is None because
             the function forgot to return.
     """
     if value is None:

@@ -41,8 +41,8 @@ class WeightedSum:
         rubric = vf.WeightedSum([correct, well_formed, length], weights=[1.0, 0.2, 0.0])
 
     Raises:
-        ConfigError: The numbers of functions and weights differ, a weight is not finite, all are
-            0, two functions share a name, or something is not a function of one trace.
+        ConfigError: If the numbers of functions and weights differ, a weight is not finite, all
+            are 0, two functions share a name, or something is not a function of one trace.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class WeightedSum:
         group_rewards: Iterable[GroupReward | GroupScorer]
         | Mapping[str, GroupReward | GroupScorer] = (),
     ) -> None:
-        found: dict[str, Scorer] = by_name("functions", functions)
-        weights = [1.0] * len(found) if weights is None else list(weights)
-        if len(weights) != len(found):
-            raise ConfigError(f"WeightedSum: {len(found)} functions, but {len(weights)} weights")
+        scorers: dict[str, Scorer] = by_name("functions", functions)
+        weights = [1.0] * len(scorers) if weights is None else list(weights)
+        if len(weights) != len(scorers):
+            raise ConfigError(f"WeightedSum: {len(scorers)} functions, but {len(weights)} weights")
         self.group_rewards = group_rewards_by_name(group_rewards)
-        self.weights = dict(zip(found, weights, strict=True))
+        self.weights = dict(zip(scorers, weights, strict=True))
         for name, weight in self.weights.items():
             if not math.isfinite(weight):
                 raise ConfigError(f"WeightedSum: the weight of {name!r} is {weight}")
@@ -66,12 +66,12 @@ class WeightedSum:
             raise ConfigError(f"WeightedSum: two functions are called {sorted(clash)[0]!r}")
         if not any(self.weights.values()) and not self.group_rewards:
             raise ConfigError("WeightedSum: every weight is 0, so there is no reward")
-        self.metrics = {name: fn for name, fn in found.items() if not self.weights[name]}
+        self.metrics = {name: fn for name, fn in scorers.items() if not self.weights[name]}
         self._parts = [
-            Part(name, fn, worst=float(weight < 0))
+            Part(name, scorers[name], worst=float(weight < 0))
             if weight
-            else Part(name, fn, Range.FINITE, None)
-            for (name, fn), weight in zip(found.items(), self.weights.values(), strict=True)
+            else Part(name, scorers[name], Range.FINITE, None)
+            for name, weight in self.weights.items()
         ]
         for part in self._parts:
             check_scorer(part.fn)
@@ -80,8 +80,8 @@ class WeightedSum:
         """Score one trace, as far as it can be without its group.
 
         Raises:
-            RubricError: A function raised, or returned something that is not a number in its
-                range. The message names it. Never turned into a 0.
+            RubricError: If a function raises, or does not return a number in its range. The
+                message names it. Never turned into a 0.
         """
         values = await values_of(self._parts, trace)
         named = {part.name: value for part, value in zip(self._parts, values, strict=True)}
@@ -100,21 +100,23 @@ class WeightedSum:
         A trace without a score (it failed) is not part of its group.
 
         Raises:
-            RubricError: A function raised, or returned something that is not a number in [0, 1]
-                per trace. The message names it.
+            RubricError: If a function raises, or does not return a number in [0, 1] per trace.
+                The message names it.
         """
         scored = [trace for trace in traces if trace.score is not None]
         await apply_group_rewards(self.group_rewards, scored, self._combined)
 
     def combine(self, score: Score) -> float | None:
         """Return the reward for the raw values; the formula is at the top of this file."""
-        weights = self.weights | {name: each.weight for name, each in self.group_rewards.items()}
-        said = [(weights[name], value) for name, value in score.parts.items() if value is not None]
-        low = sum(weight for weight, _ in said if weight < 0.0)
-        high = sum(weight for weight, _ in said if weight > 0.0)
+        weights = self.weights | {name: entry.weight for name, entry in self.group_rewards.items()}
+        weighted = [
+            (weights[name], value) for name, value in score.parts.items() if value is not None
+        ]
+        low = sum(weight for weight, _ in weighted if weight < 0.0)
+        high = sum(weight for weight, _ in weighted if weight > 0.0)
         if high == low:
             return None
-        total = sum(weight * value for weight, value in said)
+        total = sum(weight * value for weight, value in weighted)
         return min(1.0, max(0.0, (total - low) / (high - low)))  # except for rounding
 
     def _combined(self, score: Score) -> float | None:

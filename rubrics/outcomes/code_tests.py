@@ -96,8 +96,8 @@ def credit(passed: Sequence[bool], cases: Sequence[Case]) -> float:
     neither does an exception that inherits from every one that is wanted. Where all tests want the
     same, one of them counts.
     """
-    wanted = Counter("raises" if case.raises is not None else repr(case.value) for case in cases)
-    [(_, most)] = wanted.most_common(1)
+    counts = Counter("raises" if case.raises is not None else repr(case.value) for case in cases)
+    [(_, most)] = counts.most_common(1)
     chance = min(most, len(cases) - 1)
     return max(0, sum(passed) - chance) / (len(cases) - chance)
 

@@ -110,7 +110,7 @@ def math_equal(
         extract: Finds the stated answers in the last message; ``\boxed{...}`` by default.
 
     Raises:
-        ConfigError: A setting is out of range, or ``math-verify`` is not installed.
+        ConfigError: If a setting is out of range, or ``math-verify`` is not installed.
         RubricError: (when scoring) ``task.answer`` is not an expression that can be read.
     """
     if precision < 1:
@@ -130,11 +130,11 @@ def math_equal(
             raise wrong_answer("math_equal", trace, "one expression that Math-Verify can read")
         stated = [_expression(text) for text in stated_answers(extract, trace)]
         refused = [form for form in (_CHAIN, _OPEN) if not form.search(golden)]
-        known = _in_words(golden)
+        golden_words = _in_words(golden)
         if any(
             text is None
             or any(form.search(text) for form in refused)
-            or _in_words(text) - known
+            or _in_words(text) - golden_words
             or (text != golden and is_too_large(text))
             for text in stated
         ):
@@ -189,8 +189,8 @@ def _plain(character: str) -> str:
 
 def _in_words(text: str) -> set[str]:
     """Return the numbers and bounds that an expression states in words, and numerals in signs."""
-    said = plain(text)
-    return hedges(said) - {"or"} | {c for c in said if unicodedata.category(c) in ("Nl", "No")}
+    words = plain(text)
+    return hedges(words) - {"or"} | {c for c in words if unicodedata.category(c) in ("Nl", "No")}
 
 
 def _load(module: str, name: str) -> Any:

@@ -36,17 +36,17 @@ def marked(marker: str = "Answer:", *, ignore_case: bool = False) -> Extract:
         ignore_case: Whether ``answer:`` is a marker as well.
 
     Raises:
-        ConfigError: The marker is blank.
+        ConfigError: If the marker is blank.
     """
     if not isinstance(marker, str) or not marker.strip():
         raise ConfigError(f"marked: the marker must be a text such as 'Answer:', got {marker!r}")
-    wanted = marker.lower() if ignore_case else marker
+    needle = marker.lower() if ignore_case else marker
 
     def marked(text: str) -> list[str]:
         searched = text.lower() if ignore_case else text
         if len(searched) != len(text):  # U+0130 gets longer: places would not be the text's own
             searched = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
-        starts = _places(searched, wanted)
+        starts = _ends(searched, needle)
         ends = [*(start - len(marker) for start in starts[1:]), len(text)][: len(starts)]
         stated = []
         for start, end in zip(starts, ends, strict=True):
@@ -96,30 +96,30 @@ def json_field(name: str = "answer") -> Extract:
     field or names a key twice states the empty answer.
 
     Raises:
-        ConfigError: The name is not a text.
+        ConfigError: If the name is not a text.
     """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"json_field: the field's name must be a text, got {name!r}")
 
     def json_field(text: str) -> list[str]:
-        return [_field(found, name) for found in json_text(text)]
+        return [_field(candidate, name) for candidate in json_text(text)]
 
     return json_field
 
 
 def stated_answers(extract: Extract, trace: Trace) -> list[str]:
     """Return the answers of a trace's last message; none if there are too many or one is huge."""
-    found = list(extract(trace.reply))
-    if len(found) > MAX_ANSWERS or any(len(text) > MAX_LENGTH for text in found):
+    answers = list(extract(trace.reply))
+    if len(answers) > MAX_ANSWERS or any(len(text) > MAX_LENGTH for text in answers):
         return []
-    return found
+    return answers
 
 
 def checked_extract(extract: Extract, outcome: str) -> Extract:
     """Return an outcome's ``extract`` argument if it is an extractor.
 
     Raises:
-        ConfigError: It is something else.
+        ConfigError: If it is something else.
     """
     if not callable(extract):
         raise ConfigError(
@@ -135,13 +135,13 @@ def checked_extract(extract: Extract, outcome: str) -> Extract:
     return extract
 
 
-def wrong_answer(outcome: str, trace: Trace, wanted: str) -> RubricError:
+def wrong_answer(outcome: str, trace: Trace, expected: str) -> RubricError:
     """Return the error for a ``task.answer`` that an outcome cannot compare with."""
     answer = trace.task.answer
     shown = repr(answer) if len(repr(answer)) <= 80 else repr(answer)[:77] + "..."
     return RubricError(
         f"{outcome!r}: the answer of task {trace.task.id!r} is {shown} "
-        f"({type(answer).__name__}); it must be {wanted}"
+        f"({type(answer).__name__}); it must be {expected}"
     )
 
 
@@ -149,7 +149,7 @@ def read_json(text: str) -> Any:
     """Return a JSON value.
 
     Raises:
-        ValueError: The text is not JSON, names a key twice, or is nested too deeply.
+        ValueError: If the text is not JSON, names a key twice, or is nested too deeply.
     """
     try:
         return _JSON.decode(text)
@@ -162,13 +162,13 @@ def every_one(answers: Sequence[str], right: Callable[[str], bool]) -> float:
     return float(bool(answers) and all(map(right, answers)))
 
 
-def _places(text: str, marker: str) -> list[int]:
+def _ends(text: str, marker: str) -> list[int]:
     """Return where the text continues after each marker."""
-    places, at = [], text.find(marker)
+    ends, at = [], text.find(marker)
     while at != -1:
-        places.append(at + len(marker))
+        ends.append(at + len(marker))
         at = text.find(marker, at + len(marker))
-    return places
+    return ends
 
 
 def closing_brace(text: str, start: int) -> int | None:
@@ -193,15 +193,15 @@ def _field(text: str, name: str) -> str:
         return ""
     if not isinstance(value, dict) or name not in value:
         return ""
-    found = value[name]
-    return found if isinstance(found, str) else json.dumps(found)
+    field = value[name]
+    return field if isinstance(field, str) else json.dumps(field)
 
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a key is named twice")
-    return found
+    return mapping
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_distinct_keys, parse_constant=refuse_constant)

@@ -63,12 +63,12 @@ async def grade(sandbox: Sandbox, source: str, cases: Sequence[Case]) -> Grade:
     """Run the source once, then every case in a process of its own, and compare.
 
     Args:
-        sandbox: Where; it should be fresh.
+        sandbox: The sandbox to run in; it should be fresh.
         source: Python. If it fails, no case holds.
         cases: The tests.
 
     Raises:
-        SandboxError: The sandbox is lost: nothing is known about the code.
+        SandboxError: If the sandbox is lost: nothing is known about the code.
     """
     nonce = secrets.token_hex(16)
     request = {

@@ -79,12 +79,11 @@ def _each_equals(golden: str, stated: list[str], precision: int) -> bool | None:
 
 
 def _same(golden: str, stated: str, precision: int) -> bool:
-    found = _read(stated)
+    value = _read(stated)
     # Of an equation between numbers, such as 3 = 5, Math-Verify reads the end.
-    if not found or (isinstance(found[0], sympy.Eq) and not found[0].lhs.free_symbols):
+    if not value or (isinstance(value[0], sympy.Eq) and not value[0].lhs.free_symbols):
         return False
-    wanted = _read(golden)
-    return bool(verify(wanted, found, float_rounding=precision, timeout_seconds=None))
+    return bool(verify(_read(golden), value, float_rounding=precision, timeout_seconds=None))
 
 
 def _unread(text: str, letters: bool) -> Counter[str]:
@@ -100,16 +99,16 @@ def _unread(text: str, letters: bool) -> Counter[str]:
 
     text = _UNIT_POWER.sub("", text)
     value = read(text)
-    places = [*_NUMBER.finditer(text), *(_LETTER.finditer(text) if letters else ())]
+    matches = [*_NUMBER.finditer(text), *(_LETTER.finditer(text) if letters else ())]
     nodes = sympy.preorder_traversal(value)
     shown = Counter(str(node) for node in nodes if getattr(node, "is_Atom", False))
     unread: Counter[str] = Counter()
-    if not Counter(place[0] for place in places) - shown:
+    if not Counter(match[0] for match in matches) - shown:
         return unread
-    for place in places:
-        other = _OTHER_NUMBER if place[0].isdecimal() else _OTHER_LETTER
-        if read(f"{text[: place.start()]}{other}{text[place.end() :]}") == value:
-            unread[place[0]] += 1
+    for match in matches:
+        other = _OTHER_NUMBER if match[0].isdecimal() else _OTHER_LETTER
+        if read(f"{text[: match.start()]}{other}{text[match.end() :]}") == value:
+            unread[match[0]] += 1
     return unread
 
 
@@ -131,14 +130,17 @@ def _same_number(golden: Any, stated: Any, decimals: int, digits: int) -> bool:
     """
     if isinstance(golden, sympy.MatrixBase) or isinstance(stated, sympy.MatrixBase):
         return bool(_by_rounding(golden, stated, decimals, digits))  # calls this for each element
-    wanted, given = (grader.get_pct_val(value) for value in (golden, stated))
-    if wanted is not None and given is not None:
-        return _equal(wanted, given, decimals, digits)
-    if wanted is None and given is None:
+    golden_percent, stated_percent = (grader.get_pct_val(value) for value in (golden, stated))
+    if golden_percent is not None and stated_percent is not None:
+        return _equal(golden_percent, stated_percent, decimals, digits)
+    if golden_percent is None and stated_percent is None:
         return _equal(golden, stated, decimals, digits)
     # 50% is a half, and it is also 50.
     return _equal(golden.doit(), stated.doit(), decimals, digits) or _equal(
-        golden if wanted is None else wanted, stated if given is None else given, decimals, digits
+        golden if golden_percent is None else golden_percent,
+        stated if stated_percent is None else stated_percent,
+        decimals,
+        digits,
     )
 
 

@@ -102,7 +102,7 @@ def numeric(
         extract: Finds the stated answers in the last message; ``marked("Answer:")`` by default.
 
     Raises:
-        ConfigError: A tolerance is negative or not finite, or ``relative`` is 1 or more (then 0
+        ConfigError: If a tolerance is negative or not finite, or ``relative`` is 1 or more (then 0
             would always be right).
         RubricError: (when scoring) ``task.answer`` is neither a finite number nor the text of one.
     """
@@ -141,10 +141,10 @@ def only_number(text: str) -> Fraction | None:
     text = _POWER_OF_TEN.sub(lambda power: f"e{power[1] or power[2]}", text)
     text = _GLUED.sub(" ", text)
     text = _UNIT_POWER.sub(r" \1", _DEGREES.sub("°", text))
-    found = [match for match in _NUMBER.finditer(text) if _DIGIT.search(match[0])]
-    if len(found) != 1:
+    matches = [match for match in _NUMBER.finditer(text) if _DIGIT.search(match[0])]
+    if len(matches) != 1:
         return None
-    match = found[0]
+    match = matches[0]
     before, after = text[: match.start()], text[match.end() :]
     # Digits that belong to no number (those of 3.1.4, x2), superscripts, ½ and numerals.
     if any(map(str.isnumeric, before + after)):

@@ -50,7 +50,7 @@ def json_schema(
         extract: Finds the stated answers in the last message; JSON, bare or fenced, by default.
 
     Raises:
-        ConfigError: The schema is not one, ``timeout`` is not positive, or ``jsonschema`` is not
+        ConfigError: If the schema is not one, ``timeout`` is not positive, or ``jsonschema`` is not
             installed.
         RubricError: (when scoring) ``task.info`` holds no schema, or ``task.answer`` is not JSON.
     """
@@ -64,8 +64,8 @@ def json_schema(
             raise ConfigError(f"json_schema: this is not a JSON schema: {problem}")
 
     async def json_schema(trace: Trace) -> float:
-        found: Any = trace.task.info.get(schema) if isinstance(schema, str) else schema
-        problem = schema_problem(found) if isinstance(schema, str) else None
+        task_schema: Any = trace.task.info.get(schema) if isinstance(schema, str) else schema
+        problem = schema_problem(task_schema) if isinstance(schema, str) else None
         if problem:
             raise RubricError(
                 f"'json_schema': task.info[{schema!r}] of task {trace.task.id!r} is not a JSON "
@@ -78,10 +78,10 @@ def json_schema(
             return 0.0
         if not values or (compare and any(not _equal(v, trace) for v in values)):
             return 0.0
-        if not _has_patterns(found):
-            return float(_fits(found, texts))
+        if not _has_patterns(task_schema):
+            return float(_fits(task_schema, texts))
         try:
-            return float(await run_bounded(_fits, found, texts, timeout=timeout))
+            return float(await run_bounded(_fits, task_schema, texts, timeout=timeout))
         except ScoringDied:
             return 0.0
 

@@ -184,7 +184,7 @@ def multiple_choice(
         extract: Finds the stated answers in the last message; ``marked("Answer:")`` by default.
 
     Raises:
-        ConfigError: There are fewer than two labels, two are the same, or one is not a word.
+        ConfigError: If there are fewer than two labels, two are the same, or one is not a word.
         RubricError: (when scoring) ``task.answer`` is not one of the labels.
     """
     labels = list(choices)

@@ -56,12 +56,12 @@ def without_unit(text: str, *, letters: bool = True) -> tuple[str, str]:
         letters: Whether letters may be variables: then one that is behind its number without a
             space, or beside other letters, is no unit.
     """
-    found = _UNIT.search(text)
-    if found is None:
+    match = _UNIT.search(text)
+    if match is None:
         return text, ""
-    value, unit = text[: found.start()], found[1]
+    value, unit = text[: match.start()], match[1]
     alone = unit[:1].isalpha() and len(unit.split("/")[0].split("^")[0].rstrip()) == 1
-    glued = found.start() == found.start(1)
+    glued = match.start() == match.start(1)
     if letters and alone and (glued or _LETTER.search(value)):
         return text, ""
     return value, unit

@@ -58,8 +58,8 @@ def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
-        free: How many calls cost nothing: a number, or the key of ``task.info`` that holds it.
-        scale: How many calls beyond that make the penalty 1.
+        free: Calls that cost nothing: a number, or the key of ``task.info`` that holds it.
+        scale: Calls beyond that at which the penalty is 1.
 
     Raises:
         ConfigError: ``scale`` is below 1.
@@ -90,8 +90,8 @@ def extra_turns(weight: float = 0.1, free: int | str = 1, scale: int = 4) -> Pen
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
-        free: How many turns cost nothing: a number, or the key of ``task.info`` that holds it.
-        scale: How many turns beyond that make the penalty 1.
+        free: Turns that cost nothing: a number, or the key of ``task.info`` that holds it.
+        scale: Turns beyond that at which the penalty is 1.
 
     Raises:
         ConfigError: ``scale`` is below 1.
@@ -117,12 +117,12 @@ def tool_cost(
 
     Args:
         prices: Price of one call by tool name, in any unit; 0 is free.
-        budget: What makes the penalty 1, in the same unit.
+        budget: The cost at which the penalty is 1, in the same unit.
         weight: Share of the outcome that a penalty of 1 costs.
         other: Price of a tool that is not in the list.
 
     Raises:
-        ConfigError: A price is negative or not finite, all are 0, or the budget is not positive.
+        ConfigError: If a price is negative or not finite, all are 0, or the budget is not positive.
     """
     for name, price in {**prices, "other": other}.items():
         if not 0.0 <= price < math.inf:
@@ -158,7 +158,7 @@ def repeated_calls(weight: float = 0.1, scale: int = 4, ignore: Collection[str] 
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
-        scale: How many repeats make the penalty 1.
+        scale: Repeats at which the penalty is 1.
         ignore: Tools that may be called again with the same arguments, because the world has
             changed meanwhile (running the tests, listing a folder).
 
@@ -192,8 +192,8 @@ def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
-        free: How many tokens cost nothing, over all turns.
-        scale: How many tokens beyond that make the penalty 1.
+        free: Tokens that cost nothing, over all turns.
+        scale: Tokens beyond that at which the penalty is 1.
 
     Raises:
         ConfigError: ``scale`` is below 1.
@@ -221,7 +221,7 @@ def code_timeouts(weight: float = 0.1, scale: int = 2) -> Penalty:
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
-        scale: How many timeouts make the penalty 1.
+        scale: Timeouts at which the penalty is 1.
 
     Raises:
         ConfigError: ``scale`` is below 1.

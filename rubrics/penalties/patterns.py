@@ -29,11 +29,11 @@ class Pattern:
 
     Args:
         pattern: The expression.
-        owner: Whose it is, for the messages.
+        owner: The name of the function that it belongs to, for the messages.
         ignore_case: Match letters of either case.
 
     Raises:
-        ConfigError: It is no regular expression, or it backtracks forever.
+        ConfigError: If it is no regular expression, or backtracks forever.
     """
 
     def __init__(self, pattern: str, owner: str, *, ignore_case: bool = False) -> None:
@@ -96,7 +96,7 @@ def compiled(patterns: Iterable[str] | str, owner: str, *, ignore_case: bool) ->
     """Return patterns with a time limit; a single one may be given as it is.
 
     Raises:
-        ConfigError: One is no regular expression, or backtracks forever; or there is none.
+        ConfigError: If one is no regular expression or backtracks forever, or there is none.
     """
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     if not patterns:

@@ -41,10 +41,10 @@ def forbidden_calls(
         forbidden: By tool name (``*`` and ``?`` are wildcards), the pattern that none of its
             arguments may hold; None forbids the tool itself.
         weight: Share of the outcome that a penalty of 1 costs.
-        scale: How many forbidden calls make the penalty 1.
+        scale: Forbidden calls at which the penalty is 1.
 
     Raises:
-        ConfigError: Nothing is forbidden, a pattern is no regular expression or backtracks
+        ConfigError: If nothing is forbidden, a pattern is no regular expression or backtracks
             forever, or ``scale`` is below 1.
     """
     rules = _Rules(forbidden, "forbidden_calls")
@@ -71,10 +71,10 @@ def keeps_policy(forbidden: Mapping[str, str | None]) -> Scorer:
     Known ways to game it: those of :func:`forbidden_calls`.
 
     Args:
-        forbidden: As for :func:`forbidden_calls`.
+        forbidden: The rules of :func:`forbidden_calls`.
 
     Raises:
-        ConfigError: Nothing is forbidden, or a pattern is no regular expression or backtracks
+        ConfigError: If nothing is forbidden, or a pattern is no regular expression or backtracks
             forever.
     """
     rules = _Rules(forbidden, "keeps_policy")
@@ -105,7 +105,7 @@ def unsafe_content(unsafe: Classifier | Sequence[str] | str, weight: float = 0.1
         weight: Share of the outcome that a penalty of 1 costs.
 
     Raises:
-        ConfigError: There is no pattern, or one is no regular expression or backtracks forever.
+        ConfigError: If there is no pattern, or one is no regular expression or backtracks forever.
         RubricError: (when scoring) The classifier failed.
     """
     judge = _classifier(unsafe, "unsafe_content")
@@ -129,11 +129,11 @@ def safe_content(unsafe: Classifier | Sequence[str] | str, threshold: float = 0.
     Known ways to game it: those of :func:`unsafe_content`.
 
     Args:
-        unsafe: As for :func:`unsafe_content`.
+        unsafe: The classifier or patterns of :func:`unsafe_content`.
         threshold: From which value on it is unsafe, above 0 and at most 1.
 
     Raises:
-        ConfigError: The threshold is out of range, there is no pattern, or one is no regular
+        ConfigError: If the threshold is out of range, there is no pattern, or one is no regular
             expression or backtracks forever.
         RubricError: (when scoring) The classifier failed.
     """
@@ -165,8 +165,8 @@ class _Rules:
     def idle(self, trace: Trace) -> bool:
         """Return whether no rule is about a tool that there was, and warn if so."""
         names = [tool for tool, _ in self._rules]
-        found = any(fnmatchcase(name, tool) for name in tool_names(trace) for tool in names)
-        return no_such_tools(trace, self._owner, names, found)
+        matched = any(fnmatchcase(name, tool) for name in tool_names(trace) for tool in names)
+        return no_such_tools(trace, self._owner, names, matched)
 
     def broken(self, trace: Trace) -> int:
         """Return how many calls break a rule. A malformed call has no name, and never ran."""

@@ -83,7 +83,7 @@ def without_evidence(weight: float = 0.3, documents: str = "documents") -> Penal
 
     def without_evidence(trace: Trace) -> float:
         record = search_record(trace)
-        seen = {doc_id for found in record["found"] for doc_id in found} | set(record["opened"])
+        seen = {doc_id for doc_ids in record["found"] for doc_id in doc_ids} | set(record["opened"])
         needed = set(trace.task.info.get(documents, ()))
         return len(needed - seen) / len(needed) if needed else float(not seen)
 
@@ -102,10 +102,10 @@ def search_rubric(outcome: Outcome = "em", free_calls: int | str = 0) -> Rubric:
         outcome: ``em`` for exact match, ignoring case, punctuation and articles
             (:func:`~vf.rubrics.outcomes.text.exact`), or ``f1``
             (:func:`~vf.rubrics.outcomes.text.token_f1`).
-        free_calls: How many calls cost nothing, or the key of ``task.info`` that holds it.
+        free_calls: Calls that cost nothing: a number, or the key of ``task.info`` that holds it.
 
     Raises:
-        ConfigError: There is no such outcome.
+        ConfigError: If there is no such outcome.
     """
     em = exact(ignore_case=True, ignore_punctuation=True, ignore_articles=True, extract=_stated)
     scorers = {"em": em, "f1": token_f1(extract=_stated)}
@@ -142,7 +142,7 @@ def search_record(trace: Trace) -> dict[str, Any]:
     """Return the record of the search; empty if a limit ended the rollout before the first step.
 
     Raises:
-        RubricError: There is none; says how the environment is to keep it.
+        RubricError: If there is none; the message says how the environment is to keep it.
     """
     if trace.truncated and not trace.turns:
         return {"queries": [], "found": [], "opened": []}

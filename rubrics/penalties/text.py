@@ -109,7 +109,7 @@ def bad_format(
         messages: Whether the last message counts, or all of them.
 
     Raises:
-        ConfigError: The pattern is no regular expression or backtracks forever, or ``messages``
+        ConfigError: If the pattern is no regular expression or backtracks forever, or ``messages``
             is neither.
     """
     compiled = Pattern(pattern, "bad_format")
@@ -137,9 +137,9 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for name, each in value.items():
+        for name, member in value.items():
             yield name
-            yield from _texts(each)
+            yield from _texts(member)
     elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
+        for member in value:
+            yield from _texts(member)

@@ -11,7 +11,7 @@ from vf.traces.trace import Trace
 
 def no_tools(trace: Trace, penalty: str) -> bool:
     """Return whether there were no tools to call; warn that the penalty then does not apply."""
-    if _offered(trace) or trace.tool_events:
+    if _schema_names(trace) or trace.tool_events:
         return False
     warn_unread(trace.environment, penalty, "the environment has no tools")
     return True
@@ -19,29 +19,29 @@ def no_tools(trace: Trace, penalty: str) -> bool:
 
 def tool_names(trace: Trace) -> list[str]:
     """Return the names of the tools on offer, and of those that were called nevertheless."""
-    return [*_offered(trace), *(event.name for event in trace.tool_events)]
+    return [*_schema_names(trace), *(event.name for event in trace.tool_events)]
 
 
-def no_such_tools(trace: Trace, penalty: str, named: Iterable[str], found: bool) -> bool:
+def no_such_tools(trace: Trace, penalty: str, named: Iterable[str], matched: bool) -> bool:
     """Return whether none of the tools that a penalty names is there; warn of it.
 
     Args:
         trace: The rollout.
         penalty: The penalty's name.
         named: The tools that it names.
-        found: Whether one of them is among the :func:`tool_names`.
+        matched: Whether one of them is among the :func:`tool_names`.
     """
     if no_tools(trace, penalty):
         return True
-    if found or not _offered(trace):
+    if matched or not _schema_names(trace):
         return False
-    missing, known = " or ".join(map(repr, named)), ", ".join(tool_names(trace))
-    warn_unread(trace.environment, penalty, f"there is no tool {missing}; there are: {known}")
+    missing, present = " or ".join(map(repr, named)), ", ".join(tool_names(trace))
+    warn_unread(trace.environment, penalty, f"there is no tool {missing}; there are: {present}")
     return True
 
 
-def _offered(trace: Trace) -> list[str]:
-    tools = (tool for each in trace.conversations for tool in each.tools)
+def _schema_names(trace: Trace) -> list[str]:
+    tools = (tool for conversation in trace.conversations for tool in conversation.tools)
     return [*dict.fromkeys(tool["function"]["name"] for tool in tools)]
 
 
