@@ -43,8 +43,8 @@ def evaluate_command(args: argparse.Namespace) -> int:
     """Evaluate, print the results, and return the exit code.
 
     Raises:
-        ConfigError: An argument or setting is wrong.
-        VfError: The evaluation failed as a whole.
+        ConfigError: If an argument or setting is wrong.
+        VfError: If the evaluation fails as a whole.
     """
     with own_stdout(bool(args.json)):
         summaries, results = _measure(args)
@@ -56,7 +56,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
         print_results(summaries, out := console())
         folder = results["folder"]
         out.print(f"\ntraces and results: {folder}", soft_wrap=True)
-    return FAILED if any(each.failed or each.missing for each in summaries) else DONE
+    return FAILED if any(summary.failed or summary.missing for summary in summaries) else DONE
 
 
 def _measure(args: argparse.Namespace) -> tuple[list[Summary], dict[str, Any]]:
@@ -68,15 +68,15 @@ def _measure(args: argparse.Namespace) -> tuple[list[Summary], dict[str, Any]]:
 
     config, base = config_of(args)
     with working(make_console(stderr=True), f"preparing {args.what} ..."):
-        places = prepare(config)
-        what = measured(config, places)
-    for said in [*shortages(config, places), *unpriced(config)]:
-        print(f"vf-rl eval: {said}", file=sys.stderr)
+        suites = prepare(config)
+        what = measured(config, suites)
+    for note in [*shortages(config, suites), *unpriced(config)]:
+        print(f"vf-rl eval: {note}", file=sys.stderr)
 
     def now(before: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is measured now, of as many rollouts as there were before."""
         settings = with_defaults(what["settings"])
-        return what | {"settings": settings} | extent(config, places, before.get("size"))
+        return what | {"settings": settings} | extent(config, suites, before.get("size"))
 
     path = _folder(base, args, now)
     with ResultsFolder(path) as folder:
@@ -87,7 +87,7 @@ def _measure(args: argparse.Namespace) -> tuple[list[Summary], dict[str, Any]]:
             if folder.holds_results():
                 raise ConfigError(refusal(args, path, config, before, now(before)))
             print(f"vf-rl eval: all rollouts in {path} failed: starting again", file=sys.stderr)
-        summaries, seconds = _run(config, places, folder, what)
+        summaries, seconds = _run(config, suites, folder, what)
         results = {
             "folder": str(path),
             "seconds": seconds,
@@ -107,7 +107,7 @@ def _folder(
     since; it is refused. Other settings are another evaluation, which gets a folder of its own.
     """
     from vf.evaluation.fingerprint import FORMAT
-    from vf.evaluation.refusal import told_differences
+    from vf.evaluation.refusal import difference_lines
     from vf.evaluation.results import ResultsFolder, next_of, read_config, series
 
     if args.output is not None or not (there := series(base)):
@@ -116,26 +116,27 @@ def _folder(
     if args.fresh:
         print(f"vf-rl eval: a new result, beside {there[-1]}: {path}", file=sys.stderr)
         return path
-    found: dict[Path, Mapping[str, Any]] = {}
+    configs: dict[Path, Mapping[str, Any]] = {}
     for folder in reversed(there):
         with suppress(ConfigError):
-            found[folder] = read_config(folder)
-    same = [folder for folder, before in found.items() if before == now(before)]
+            configs[folder] = read_config(folder)
+    same = [folder for folder, before in configs.items() if before == now(before)]
     if same:
-        return max(same, key=lambda folder: _rollouts(found[folder]))
-    told = {folder: told_differences(before, now(before)) for folder, before in found.items()}
+        return max(same, key=lambda folder: _rollouts(configs[folder]))
+    changes = {folder: difference_lines(before, now(before)) for folder, before in configs.items()}
 
     def held(folder: Path) -> bool:
-        before = found[folder]
-        known = before.get("format") == FORMAT  # of another version, it is not known what differs
-        return not known or all(before[key] == now(before)[key] for key in ("settings", "size"))
+        before = configs[folder]
+        if before.get("format") != FORMAT:  # it is not known what differs
+            return True
+        return all(before[key] == now(before)[key] for key in ("settings", "size"))
 
-    if refused := [folder for folder in found if held(folder)]:
-        return min(refused, key=lambda folder: len(told[folder]))
-    if not found or not ResultsFolder(there[-1]).holds_results():
+    if refused := [folder for folder in configs if held(folder)]:
+        return min(refused, key=lambda folder: len(changes[folder]))
+    if not configs or not ResultsFolder(there[-1]).holds_results():
         return there[-1]
-    nearest = min(told, key=lambda folder: len(told[folder]))
-    lines = [line.strip() for line in told[nearest]]
+    nearest = min(changes, key=lambda folder: len(changes[folder]))
+    lines = [line.strip() for line in changes[nearest]]
     differs = "; ".join(lines[:SHOWN]) + (f"; {len(lines) - SHOWN} more" if lines[SHOWN:] else "")
     complain(
         "vf-rl eval",
@@ -154,7 +155,7 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
     """Return the settings and the results folder that the command line names.
 
     Raises:
-        ConfigError: A setting is wrong, or two do not go together.
+        ConfigError: If a setting is wrong, or two do not go together.
     """
     overrides: dict[str, Any] = {
         name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None
@@ -208,7 +209,7 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
 
 
 def _run(
-    config: EvalConfig, places: Sequence[Any], folder: Any, what: dict[str, Any]
+    config: EvalConfig, suites: Sequence[Any], folder: Any, what: dict[str, Any]
 ) -> tuple[list[Summary], float]:
     from vf.evaluation.progress import Progress
     from vf.evaluation.run import run_evaluation
@@ -218,7 +219,7 @@ def _run(
     try:
         summaries = run_until_signal(
             lambda: run_evaluation(
-                config, places, folder, progress, begin=lambda: folder.begin(what)
+                config, suites, folder, progress, begin=lambda: folder.begin(what)
             )
         )
         return summaries, progress.seconds

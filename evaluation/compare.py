@@ -16,7 +16,7 @@ import pydantic_core
 from vf.evaluation.estimators import Estimate, mean_of_tasks
 from vf.evaluation.eval_config import slug
 from vf.evaluation.fingerprint import FORMAT
-from vf.evaluation.refusal import told_differences
+from vf.evaluation.refusal import difference_lines
 from vf.evaluation.results import read_config
 from vf.evaluation.tally import SOLVED
 from vf.runtime.errors import ConfigError
@@ -97,7 +97,7 @@ def compare(a: Path, b: Path) -> list[Comparison]:
         b: Another.
 
     Raises:
-        ConfigError: There are no traces, or nothing to pair.
+        ConfigError: If there are no traces, or nothing to pair.
     """
     first, second = _read(a), _read(b)
     environments = list(
@@ -108,28 +108,28 @@ def compare(a: Path, b: Path) -> list[Comparison]:
         raise ConfigError(
             f"{a} and {b} have no environment in common: {', '.join(here)} and {', '.join(there)}"
         )
-    found = [
+    comparisons = [
         _compare(environment, pair, first, second)
         for environment in environments
         for pair in _pairs(environment, first, second, a, b)
     ]
-    found = [_named_apart(each, a, b) for each in found]
-    for each in found:
-        each.notes.extend(_measured_differently(each.environment, a, b))
-    return found
+    comparisons = [_named_apart(comparison, a, b) for comparison in comparisons]
+    for comparison in comparisons:
+        comparison.notes.extend(_measured_differently(comparison.environment, a, b))
+    return comparisons
 
 
-def _named_apart(found: Comparison, a: Path, b: Path) -> Comparison:
+def _named_apart(comparison: Comparison, a: Path, b: Path) -> Comparison:
     """Tell models of one name apart by the first part in which the two paths differ."""
     paths = [path.absolute().parts for path in (a, b)]
     here = next((n for n, (one, other) in enumerate(zip(*paths, strict=False)) if one != other), 0)
-    if found.model_a != found.model_b or not here:
-        return found
+    if comparison.model_a != comparison.model_b or not here:
+        return comparison
     # A folder that is named by itself repeats the environment and the model.
-    own = f"{slug(found.environment)}-{slug(found.model_a)}"
+    own = f"{slug(comparison.environment)}-{slug(comparison.model_a)}"
     apart = [parts[here].removeprefix(own) for parts in paths]
-    names = [f"{found.model_a} ({part})" if part else found.model_a for part in apart]
-    return replace(found, model_a=names[0], model_b=names[1])
+    names = [f"{comparison.model_a} ({part})" if part else comparison.model_a for part in apart]
+    return replace(comparison, model_a=names[0], model_b=names[1])
 
 
 def _measured_differently(environment: str, a: Path, b: Path) -> list[str]:
@@ -140,7 +140,7 @@ def _measured_differently(environment: str, a: Path, b: Path) -> list[str]:
     ours, theirs = (_recorded(path, environment) for path in (a, b))
     if not ours or not theirs:
         return []
-    lines = [line.strip() for line in told_differences(ours, theirs)]
+    lines = [line.strip() for line in difference_lines(ours, theirs)]
     more = len(lines) - MOST_DIFFERENCES
     return [
         *(f"measured differently (A → B): {line}" for line in lines[:MOST_DIFFERENCES]),
@@ -152,12 +152,12 @@ def _recorded(path: Path, environment: str) -> dict[str, Any]:
     """Return how an environment was measured, as the results folder says that a path is in."""
     for folder in (path, *path.absolute().parents[:3]):
         with suppress(ConfigError):
-            found = read_config(folder)
-            described = found.get("environments", {}).get(environment)
-            if found.get("format") != FORMAT or described is None:
+            config = read_config(folder)
+            described = config.get("environments", {}).get(environment)
+            if config.get("format") != FORMAT or described is None:
                 continue
             apart = ("models", "environments", "seed")
-            settings = {k: v for k, v in found.get("settings", {}).items() if k not in apart}
+            settings = {k: v for k, v in config.get("settings", {}).items() if k not in apart}
             return {**described, "settings": settings}
     return {}
 
@@ -237,9 +237,9 @@ def _read(path: Path) -> Side:
             if trace.id in ids:  # a line that was copied
                 continue
             ids.add(trace.id)
-            said: Mapping[str, Any] = trace.info.get("eval") or {}
-            name, model = said.get("environment", trace.environment), said.get("model", file.stem)
-            tasks = side.setdefault((str(name), str(model)), {})
+            labels: Mapping[str, Any] = trace.info.get("eval") or {}
+            name = str(labels.get("environment", trace.environment))
+            tasks = side.setdefault((name, str(labels.get("model", file.stem))), {})
             content = pydantic_core.to_json([trace.task.prompt, trace.task.answer])
             digest = hashlib.blake2b(content, digest_size=16).hexdigest()
             task = tasks.setdefault(trace.task.id, _Task(digest))

@@ -15,8 +15,8 @@ def differences(there: Any, now: Any, where: str = "") -> Iterator[str]:
     """Yield a line for each value that differs between two nested ones.
 
     Args:
-        there: What was measured.
-        now: What would be measured now.
+        there: The earlier measurement.
+        now: The measurement that would be made now.
         where: The name of the value, for the lines.
     """
     if isinstance(there, Mapping) and isinstance(now, Mapping):
@@ -24,8 +24,8 @@ def differences(there: Any, now: Any, where: str = "") -> Iterator[str]:
             name = f"{where}.{key}" if where else str(key)
             yield from differences(there.get(key), now.get(key), name)
     elif isinstance(there, list) and isinstance(now, list) and len(there) == len(now):
-        for place, (one, other) in enumerate(zip(there, now, strict=True)):
-            yield from differences(one, other, f"{where}[{place}]")
+        for index, (one, other) in enumerate(zip(there, now, strict=True)):
+            yield from differences(one, other, f"{where}[{index}]")
     elif isinstance(there, str) and isinstance(now, str) and "\n" in there + now:
         yield from _lines(there.splitlines(), now.splitlines(), where)
     elif there != now:

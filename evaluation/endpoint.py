@@ -29,27 +29,27 @@ async def try_endpoint(
 
     Args:
         config: The model at the API.
-        evaluation: How it is sampled.
+        evaluation: The settings of the evaluation, sampling among them.
         tools: The tools of an environment, in OpenAI's format: a server may refuse them.
 
     Returns:
         What the user should know though it answered, or None.
 
     Raises:
-        ConfigError: It is unreachable, is no such API, does not know the model (those that it
-            knows are listed), or wants another key.
+        ConfigError: If it is unreachable, is no such API, does not know the model (the message
+            lists those that it knows), or requires another key.
     """
     key = api_key(config)
     model = chat_model(config, TRY_SECONDS)
     where = hide_urls(config.base_url or os.environ.get(URL)) or "OpenAI's API"
     sampling = evaluation.sampling.with_(max_tokens=min(TRY_TOKENS, evaluation.max_tokens), seed=0)
     try:
-        asked = Conversation([Message("user", "Say hello.")], list(tools))
-        await model.respond(asked, sampling)
+        question = Conversation([Message("user", "Say hello.")], list(tools))
+        await model.respond(question, sampling)
     except ModelError as error:
-        known = None if _unreachable(error) else await _models(config, key)
+        served = None if _unreachable(error) else await _models(config, key)
         raise ConfigError(
-            _meaning(config, error, where, None if known is None else list(known), key)
+            _meaning(config, error, where, None if served is None else list(served), key)
         ) from None
     except ContextFull:
         size, _ = (await _models(config, key) or {}).get(config.model, (None, ""))
@@ -59,11 +59,11 @@ async def try_endpoint(
         ) from None
     finally:
         await model.close()
-    known = await _models(config, key)
-    size, owner = (known or {}).get(config.model, (None, ""))
+    served = await _models(config, key)
+    size, owner = (served or {}).get(config.model, (None, ""))
     config.sends_every_field = owner == "vllm"
-    if known and config.model not in known:
-        return f"{where} answers as {config.model!r}, though it lists only {_listed(list(known))}"
+    if served and config.model not in served:
+        return f"{where} answers as {config.model!r}, though it lists only {_listed(list(served))}"
     if size is not None and evaluation.max_tokens >= size:
         return (
             f"{config.model!r} has a context of {size:,} tokens: an answer ends where it is full, "
@@ -77,7 +77,7 @@ def _tokens(size: int | None) -> str:
 
 
 def _meaning(
-    config: ModelConfig, error: ModelError, where: str, known: list[str] | None, key: str | None
+    config: ModelConfig, error: ModelError, where: str, served: list[str] | None, key: str | None
 ) -> str:
     cause = error.__cause__
     if isinstance(cause, TimeoutError):
@@ -91,13 +91,13 @@ def _meaning(
         hint = "the key in it was rejected" if key else "it is not set"
         variable = config.api_key_env or KEY
         return f"{where} requires an API key: {variable}: {hint} ({error})"
-    if known is not None and config.model not in known:
+    if served is not None and config.model not in served:
         return (
             f"{where} does not know the model {config.model!r}."
-            f"{did_you_mean(config.model, known)} It serves: {_listed(known)}"
+            f"{did_you_mean(config.model, served)} It serves: {_listed(served)}"
         )
     lost = isinstance(error, Refused) and error.status == 404
-    if known is None and (lost or isinstance(cause, Garbled)):
+    if served is None and (lost or isinstance(cause, Garbled)):
         return (
             f"{where} is not an OpenAI-compatible API ({error}). Give its address up to and "
             "including /v1"

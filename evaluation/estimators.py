@@ -66,7 +66,7 @@ def mean_of_tasks(
         values: One number per task: the mean over its rollouts, say.
         bounds: Between which every possible value lies; the interval is cut to them. Values
             between 0 and 1 are shares.
-        level: Of confidence.
+        level: The confidence level.
         left_out: Passed on.
     """
     count = len(values)
@@ -76,7 +76,7 @@ def mean_of_tasks(
     scale = max(map(abs, values)) if bounds is None else bounds[1] - bounds[0]
     if max(values) - min(values) <= _ROUNDING * scale:
         exact = (0.0, *(bounds or ()))
-        mean = next((each for each in exact if abs(mean - each) <= _ROUNDING * scale), values[0])
+        mean = next((value for value in exact if abs(mean - value) <= _ROUNDING * scale), values[0])
         low, high = _interval_of_equals(mean, count, bounds, level)
         return Estimate(mean, low, high, count, left_out)
     half = t_quantile((1 + level) / 2, count - 1) * stdev(values) / math.sqrt(count)
@@ -110,7 +110,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     1 − C(n − c, k) / C(n, k): unbiased (Chen et al. 2021, arXiv:2107.03374, equation 1).
 
     Raises:
-        ValueError: Not 0 ≤ c ≤ n, or not 1 ≤ k ≤ n.
+        ValueError: If not 0 ≤ c ≤ n, or not 1 ≤ k ≤ n.
     """
     _check(n, c, k)
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
@@ -122,7 +122,7 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
     C(c, k) / C(n, k): unbiased (Yao et al. 2024, τ-bench, arXiv:2406.12045, section 3).
 
     Raises:
-        ValueError: Not 0 ≤ c ≤ n, or not 1 ≤ k ≤ n.
+        ValueError: If not 0 ≤ c ≤ n, or not 1 ≤ k ≤ n.
     """
     _check(n, c, k)
     return math.comb(c, k) / math.comb(n, k)
@@ -144,7 +144,7 @@ def t_quantile(p: float, df: int) -> float:
         df: Degrees of freedom, at least 1.
 
     Raises:
-        ValueError: An argument is out of range.
+        ValueError: If an argument is out of range.
     """
     if not 0.5 < p < 1 or df < 1:
         raise ValueError(f"needs 0.5 < p < 1 and df >= 1, got p={p}, df={df}")

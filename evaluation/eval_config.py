@@ -261,18 +261,18 @@ class EvalConfig(Strict):
             },
             "environments": {"__all__": {"tasks": True}},
         }
-        found = self.model_dump(mode="json", exclude={**names, **inner})
-        for entry in found["environments"]:
+        settings = self.model_dump(mode="json", exclude={**names, **inner})
+        for entry in settings["environments"]:
             entry["id"] = label(entry["id"])  # where a file lies changes no result
-        return found
+        return settings
 
 
 def with_defaults(settings: Any, table: type[BaseModel] = EvalConfig) -> Any:
     """Return measured settings, each that is missing at its default: it is newer than they are.
 
     Args:
-        settings: What :meth:`EvalConfig.measured` returned, perhaps in an earlier version.
-        table: What they are settings of.
+        settings: The result of :meth:`EvalConfig.measured`, perhaps of an earlier version.
+        table: The settings class.
     """
     if not isinstance(settings, Mapping):
         return settings
@@ -304,12 +304,12 @@ def parse_config(
 
     Args:
         raw: The settings as nested dicts.
-        folder: Where the relative paths of environments begin; by default the working directory.
+        folder: The start of environments' relative paths; the working directory by default.
         overrides: Settings from the command line. They replace those of the same name; tables are
             merged.
 
     Raises:
-        ConfigError: A key or value is wrong. All problems are listed.
+        ConfigError: If a key or value is wrong. The message lists all problems.
     """
     if {"env", "trainer"} & raw.keys() and not {"environments", "models"} & raw.keys():
         raise ConfigError(

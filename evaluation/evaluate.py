@@ -76,8 +76,8 @@ def take_tasks(environment: Environment, split: Split, count: int | None = None)
     """Return the first ``count`` tasks of a split (all by default).
 
     Raises:
-        ConfigError: The split is empty, one of its tasks has no id, two share one or one cannot
-            be written as JSON, or ``tasks`` raised an error (told with the author's lines of the
+        ConfigError: If the split is empty, one of its tasks has no id, two share one or one cannot
+            be written as JSON, or ``tasks`` raised an error (shown with the author's lines of the
             traceback).
     """
     tasks: list[Task] = []
@@ -174,8 +174,8 @@ async def run_jobs(
     """Run rollouts, keeping none of them.
 
     Args:
-        environment: Whose group rewards score the traces of a batch together.
-        batches: Drawn from as places become free, and some ahead where tasks bring their images.
+        environment: The environment; its group rewards score the traces of a batch together.
+        batches: Drawn from as slots become free, and some ahead where tasks bring their images.
             The rollouts of a batch are reported together: those of one task, if the rubric has
             group rewards, otherwise single ones.
         run: Runs one rollout.
@@ -185,10 +185,10 @@ async def run_jobs(
         score: Lets the group rewards score a batch in place; by default this process does.
 
     Raises:
-        Exception: Whatever ``run`` or ``on_trace`` raised first, as itself.
+        Exception: If ``run`` or ``on_trace`` raises: the first error, as itself.
     """
-    places = asyncio.Semaphore(max_concurrent)
-    # Who waits for an image holds no place, so that those whose image is there overtake it.
+    slots = asyncio.Semaphore(max_concurrent)
+    # A rollout that waits for an image holds no slot, so that others overtake it.
     drawn = asyncio.Semaphore(max_concurrent + (AHEAD if brings_sandboxes(environment) else 0))
 
     fetch = fetch or partial(prefetch, environment)
@@ -197,7 +197,7 @@ async def run_jobs(
         try:
             if brings_sandboxes(environment):
                 await fetch([job.task])
-            async with places:
+            async with slots:
                 return await run(job)
         finally:
             drawn.release()
@@ -258,7 +258,7 @@ async def evaluate(
         tasks: The tasks, or how many of the eval split's to take; all by default.
         rollouts_per_example: Rollouts of each task.
         max_concurrent: Maximum number of concurrent rollouts.
-        sampling: How to sample.
+        sampling: The sampling settings.
         seed: The same seed gives the same rollouts (as far as the model can).
         on_trace: Called with each trace as it finishes; with all of a task's at once if the rubric
             has group rewards, because only then are they scored.
@@ -270,7 +270,7 @@ async def evaluate(
         The traces in the order of the tasks, failed ones included.
 
     Raises:
-        ConfigError: There are no tasks, a setting is out of range, or something that the
+        ConfigError: If there are no tasks, a setting is out of range, or something that the
             environment needs is missing.
     """
     if rollouts_per_example < 1 or max_concurrent < 1:
@@ -284,14 +284,14 @@ async def evaluate(
     if check:
         await call(environment.check)
         await call(environment.start)
-    found: dict[int, Trace] = {}  # by the job's identity: own tasks may share ids
+    traces: dict[int, Trace] = {}  # by the job's identity: own tasks may share ids
 
     async def one(job: Job) -> Trace:
         seed_of_job = job.seed(seed)
         return await run(environment, job.task, model, sampling=sampling, seed=seed_of_job)
 
     def keep(job: Job, trace: Trace) -> None:
-        found[id(job)] = trace
+        traces[id(job)] = trace
         if on_trace is not None:
             on_trace(trace)
 
@@ -303,4 +303,4 @@ async def evaluate(
         max_concurrent=max_concurrent,
         on_trace=keep,
     )
-    return Evaluation([found[id(job)] for each in jobs for job in each])
+    return Evaluation([traces[id(job)] for batch in jobs for job in batch])

@@ -100,13 +100,13 @@ def _follower(module: str) -> Any:
             return True
         if top in sys.stdlib_module_names:
             return name == "__main__"
-        places = _places(top)
-        return any(not {"site-packages", "dist-packages"} & set(Path(p).parts) for p in places)
+        paths = _locations(top)
+        return any(not {"site-packages", "dist-packages"} & {*Path(path).parts} for path in paths)
 
     return follows
 
 
-def _places(module: str) -> list[str]:
+def _locations(module: str) -> list[str]:
     """Return where a module lies: its file, or the folders of a package without a file."""
     try:
         spec = importlib.util.find_spec(module)
@@ -131,8 +131,8 @@ def _versions(environment: Environment) -> Iterator[tuple[str, str]]:
     names = ["vf-rl", module.partition(".")[0], BRIDGED.get(bridge, ""), first]
     for point in installed_environments().select(name=name):
         names.append(point.dist.name if point.dist else "")
-    for each in dict.fromkeys(filter(None, names)):
+    for package in dict.fromkeys(filter(None, names)):
         try:
-            yield each, version(each)
+            yield package, version(package)
         except (PackageNotFoundError, ValueError):
             continue

@@ -18,9 +18,9 @@ class Limited:
     each answer.
 
     Args:
-        model: Who answers.
-        limits: Of which ``max_seconds`` and ``max_cost`` are heeded here.
-        price: What the model costs.
+        model: The model that answers.
+        limits: The limits; ``max_seconds`` and ``max_cost`` are enforced here.
+        price: The model's price.
     """
 
     def __init__(self, model: Model, limits: Limits, price: Price | None) -> None:
@@ -37,8 +37,8 @@ class Limited:
         """Answer, unless a limit is reached.
 
         Raises:
-            LimitReached: One is.
-            ModelError: No answer could be had.
+            LimitReached: If one is reached.
+            ModelError: If the model gives no answer.
         """
         seconds, cost = self._limits.max_seconds, self._limits.max_cost
         if cost is not None and self._cost >= cost:

@@ -82,7 +82,7 @@ def check_script(config: ModelConfig, environment: Environment, tasks: Sequence[
     """Find out whether a script can act on tasks.
 
     Raises:
-        ConfigError: An environment knows no solution of one.
+        ConfigError: If the environment knows no solution of one.
     """
     for task in tasks:
         _SCRIPTS[config.model](environment, task)
@@ -92,7 +92,7 @@ def engine_settings(config: ModelConfig) -> EmbeddedSettings | VllmSettings:
     """Return the settings of an engine that is started here.
 
     Raises:
-        ConfigError: One is wrong, or only means something in training.
+        ConfigError: If one is wrong, or only has an effect in training.
     """
     for name in FOR_TRAINING:
         if name in config.inference:
@@ -120,14 +120,14 @@ def fingerprint(config: ModelConfig) -> dict[str, str] | None:
     names = [config.model, config.tokenizer]
     with suppress(ConfigError):  # a bad model is an error where it is loaded
         names.append(Checkpoint.find(config.model).base)
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name in dict.fromkeys(name for name in names if name and looks_local(name)):
         folder = Path(resolve_model(name)).expanduser()
         for file in sorted(path for pattern in MODEL_FILES for path in folder.glob(pattern)):
-            found.setdefault(str(file.relative_to(folder)), _digest(file))
+            digests.setdefault(str(file.relative_to(folder)), _digest(file))
     if config.chat_template and (file := Path(config.chat_template).expanduser()).is_file():
-        found["chat_template"] = _digest(file)
-    return found or None
+        digests["chat_template"] = _digest(file)
+    return digests or None
 
 
 def _digest(file: Path) -> str:
@@ -144,7 +144,7 @@ def api_key(config: ModelConfig) -> str | None:
     """Return the key of an API, if there is one.
 
     Raises:
-        ConfigError: The variable that it should be in is not set.
+        ConfigError: If the variable that it should be in is not set.
     """
     name = config.api_key_env or KEY
     key = read_key(name, f"model {config.name}: ")
@@ -164,7 +164,7 @@ def chat_model(config: ModelConfig, timeout: float) -> ChatModel:
     """Return a model at an API.
 
     Raises:
-        ConfigError: The variable that its key should be in is not set.
+        ConfigError: If the variable that its key should be in is not set.
     """
     from vf.inference.models.chat_model import ChatModel
 
@@ -189,14 +189,14 @@ async def open_model(
 
     Args:
         config: The model.
-        evaluation: How it is sampled.
+        evaluation: The settings of the evaluation, sampling among them.
         tools: Whether any of the environments has tools.
         folder: For the log of a server.
         say: Told what is being waited for.
 
     Raises:
-        ConfigError: Something is missing or does not fit.
-        EngineError: The engine does not start.
+        ConfigError: If something is missing or does not fit.
+        EngineError: If the engine does not start.
     """
     if config.engine == "script":
         yield OpenModel(ScriptedModel(_nothing), of=_SCRIPTS[config.model])
@@ -287,7 +287,7 @@ def check_local(config: ModelConfig) -> None:
     """Find out, before anything is loaded, what is wrong with a local model.
 
     Raises:
-        ConfigError: It is not there, the packages to run it are not, or a setting is wrong.
+        ConfigError: If it or a package to run it is not there, or a setting is wrong.
     """
     settings = engine_settings(config)
     try:

@@ -23,7 +23,7 @@ class _Now:
     """What this process has done, as against what it found in the folder."""
 
     started: float
-    found: int
+    resumed: int
     tokens: int = 0
     done: int = 0
 
@@ -32,8 +32,8 @@ class Progress:
     """Shows how far an evaluation is.
 
     Args:
-        console: Where to; stderr usually, so that stdout holds the results alone.
-        line_seconds: Of silence before a line, where the console is no terminal.
+        console: The console to print on; stderr usually, so that stdout holds the results alone.
+        line_seconds: Seconds of silence before a line, where the console is no terminal.
     """
 
     def __init__(self, console: Console, line_seconds: float = SECONDS) -> None:
@@ -71,12 +71,12 @@ class Progress:
     def start(self, tallies: Sequence[Tally]) -> None:
         """Begin, counting what an earlier run has finished."""
         self._tallies = tallies
-        found = sum(tally.done for tally in tallies)
-        self._now = _Now(time.monotonic(), found)
-        if found:
+        resumed = sum(tally.done for tally in tallies)
+        self._now = _Now(time.monotonic(), resumed)
+        if resumed:
             total = sum(tally.rollouts for tally in tallies)
-            self.say(f"resuming: {found} of {total} rollouts are done")
-        if self.console.is_terminal and found < sum(tally.rollouts for tally in tallies):
+            self.say(f"resuming: {resumed} of {total} rollouts are done")
+        if self.console.is_terminal and resumed < sum(tally.rollouts for tally in tallies):
             self._live = Live(
                 console=self.console, get_renderable=self._table, refresh_per_second=4
             )
@@ -113,7 +113,7 @@ class Progress:
         now = self._now
         if not now.done:
             return None
-        left = sum(tally.rollouts for tally in self._tallies) - now.found - now.done
+        left = sum(tally.rollouts for tally in self._tallies) - now.resumed - now.done
         return self.seconds / now.done * max(0, left)
 
     def _numbers(self) -> str:
@@ -126,14 +126,14 @@ class Progress:
         if tally.success.count:
             parts.append(f"success {tally.success.mean:.1%}")
         parts.append(f"{now.tokens / max(self.seconds, 1e-9):,.0f} tokens/s")
-        costs = [each.cost for each in self._tallies if each.cost is not None]
+        costs = [tally.cost for tally in self._tallies if tally.cost is not None]
         if costs:
             parts.append(f"cost {sum(costs):.4f}")
-        failed = sum(each.failed for each in self._tallies)
+        failed = sum(tally.failed for tally in self._tallies)
         parts.append(f"{failed} errors")
         return "  ".join(parts)
 
-    def _place(self) -> str:
+    def _counts(self) -> str:
         done = sum(tally.done for tally in self._tallies)
         total = sum(tally.rollouts for tally in self._tallies)
         eta = self.eta
@@ -142,14 +142,14 @@ class Progress:
 
     def _line(self) -> str:
         where = f"{self._shown.environment} · {self._shown.model}" if self._shown else ""
-        return "  ".join([self._place(), where, self._numbers(), *self._images()])
+        return "  ".join([self._counts(), where, self._numbers(), *self._images()])
 
     def _table(self) -> Group:
         done = sum(tally.done for tally in self._tallies)
         total = sum(tally.rollouts for tally in self._tallies)
         table = Table.grid(padding=(0, 1))
         where = f"{self._shown.environment} · {self._shown.model}" if self._shown else ""
-        table.add_row(ProgressBar(total, done, width=30), self._place())
+        table.add_row(ProgressBar(total, done, width=30), self._counts())
         numbers = Text.assemble((where, "bold"), "  " * bool(where), self._numbers())
         images = [Text(line, overflow="ellipsis", no_wrap=True) for line in self._images()]
         error = Text(self._last_error.splitlines()[0] if self._last_error else "", style=BAD)

@@ -26,29 +26,29 @@ BACKENDS = re.compile(
 )
 
 
-def told_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def difference_lines(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a line for each difference that a person wants to know of: settings first, code last.
 
     The code of what only one of the two uses is left out: it follows from what uses it.
     """
-    found = list(differences(_known_to(now, before), _known_to(before, now)))
-    found = found or list(differences(before, now))
+    lines = list(differences(_known_to(now, before), _known_to(before, now)))
+    lines = lines or list(differences(before, now))
     if before.get("size") != now.get("size"):  # the digests are of different tasks
-        found = [line for line in found if not line.startswith("  tasks.")]
-    found = list(_with_backends(found))
+        lines = [line for line in lines if not line.startswith("  tasks.")]
+    lines = list(_with_backends(lines))
     return sorted(
-        map(_in_words, found), key=lambda line: (".source." in line, "environments." in line)
+        map(_in_words, lines), key=lambda line: (".source." in line, "environments." in line)
     )
 
 
-def _with_backends(found: Sequence[str]) -> Iterator[str]:
+def _with_backends(lines: Sequence[str]) -> Iterator[str]:
     """Yield one line for an environment with sandboxes of another kind, without their settings."""
-    changed = {match[1]: match for line in found if (match := BACKENDS.match(line))}
+    changed = {match[1]: match for line in lines if (match := BACKENDS.match(line))}
     for environment, match in changed.items():
         yield f"  sandboxes of {environment}: {match[2]} → {match[3]}"
-    for line in found:
-        place = SANDBOXES.match(line)
-        if place is None or place[1] not in changed:
+    for line in lines:
+        source = SANDBOXES.match(line)
+        if source is None or source[1] not in changed:
             yield line
 
 
@@ -70,14 +70,14 @@ def _known_to(other: Any, one: Any) -> Any:
     """Return ``one`` without the sources that ``other`` does not have."""
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return one
-    known = {}
+    shared = {}
     for key, value in one.items():
         there = other.get(key)
         if key == "source" and isinstance(value, Mapping) and isinstance(there, Mapping):
-            known[key] = {name: code for name, code in value.items() if name in there}
+            shared[key] = {name: code for name, code in value.items() if name in there}
         else:  # a setting may be called so, too
-            known[key] = _known_to(there, value)
-    return known
+            shared[key] = _known_to(there, value)
+    return shared
 
 
 def refusal(
@@ -93,8 +93,8 @@ def refusal(
         args: The command line.
         path: The results folder.
         config: The settings.
-        before: What was measured there.
-        now: What would be measured now.
+        before: The measurement in that folder.
+        now: The measurement that would be made now.
     """
     return "\n".join(_lines(args, path, config, before, now))
 
@@ -114,10 +114,10 @@ def _lines(
         )
     else:
         yield f"{path} holds another evaluation. What differs (there → now):"
-        found = told_differences(before, now)
-        yield from found[:MOST]
-        if len(found) > MOST:
-            yield f"  and {len(found) - MOST} more"
+        lines = difference_lines(before, now)
+        yield from lines[:MOST]
+        if len(lines) > MOST:
+            yield f"  and {len(lines) - MOST} more"
     yield _way_out(args, path)
     if before.get("format") == FORMAT and without_rubrics(before) == without_rubrics(now):
         yield "Only the rubric differs. To score the rollouts that are there with the new one:"

@@ -56,7 +56,7 @@ async def rescore(
         timeout: Seconds for the scoring of one trace, or of one group.
 
     Raises:
-        ConfigError: There is no such file, a line of it is not a trace, or a setting is out of
+        ConfigError: If there is no such file, a line of it is not a trace, or a setting is out of
             range.
     """
     if max_concurrent < 1 or not timeout > 0:
@@ -64,7 +64,7 @@ async def rescore(
     if isinstance(traces, (str, os.PathLike)):
         traces = TraceStore(traces)
     with fewer_collections():
-        scored = _each(traces, rubric, max_concurrent, timeout)
+        scored = _in_order(traces, rubric, max_concurrent, timeout)
         if rubric.group_rewards:
             scored = _in_groups(scored, rubric, timeout)
         async for trace in scored:
@@ -87,7 +87,7 @@ async def _in_groups(
         yield trace
 
 
-async def _each(
+async def _in_order(
     traces: Iterable[Trace], rubric: AnyRubric, max_concurrent: int, timeout: float
 ) -> AsyncIterator[Trace]:
     """Score one by one, several at once, and yield in order."""
@@ -136,7 +136,7 @@ def load_rubric(name: str, args: dict[str, Any] | None = None) -> AnyRubric:
         args: Arguments of the function, class or environment.
 
     Raises:
-        ConfigError: It cannot be loaded or called, or is not a rubric.
+        ConfigError: If it cannot be loaded or called, or is not a rubric.
     """
     reference = parse_reference(name, is_registered)
     where, colon, _ = name.partition(":")
@@ -149,43 +149,43 @@ def load_rubric(name: str, args: dict[str, Any] | None = None) -> AnyRubric:
     except ConfigError as error:
         raise ConfigError(f"--rubric: cannot load {name!r}: {error}") from error
     if not reference.name:
-        found = _only_rubric(module, where)
+        candidate = _only_rubric(module, where)
     elif hasattr(module, reference.name) or reference.name in _environments(module):
-        found = getattr(module, reference.name, None)
+        candidate = getattr(module, reference.name, None)
     else:
         near = did_you_mean(reference.name, [*_environments(module), *vars(module)])
         raise ConfigError(f"--rubric: there is no {reference.name!r} in {where}.{near}")
-    if found is None or is_environment(found):
+    if candidate is None or is_environment(candidate):
         return make(name, **(args or {})).rubric
-    if isinstance(found, type) or not hasattr(found, "score"):
-        if not callable(found):
-            raise ConfigError(f"--rubric: {name!r} is a {type(found).__name__}, not a rubric")
+    if isinstance(candidate, type) or not hasattr(candidate, "score"):
+        if not callable(candidate):
+            raise ConfigError(f"--rubric: {name!r} is a {type(candidate).__name__}, not a rubric")
         try:
-            found = found(**(args or {}))
+            candidate = candidate(**(args or {}))
         except TypeError as error:
             raise ConfigError(f"--rubric: {name!r} cannot be called: {error}") from error
     elif args:
         raise ConfigError(f"--rubric: {name!r} is already a rubric and takes no --args")
-    if not _is_rubric(found):
-        raise ConfigError(f"--rubric: {name!r} gave a {type(found).__name__}, not a rubric")
-    return found
+    if not _is_rubric(candidate):
+        raise ConfigError(f"--rubric: {name!r} gave a {type(candidate).__name__}, not a rubric")
+    return candidate
 
 
 def _only_rubric(module: ModuleType, where: str) -> AnyRubric | None:
     """Return the rubric in a module; None if it has an environment, which has one.
 
     Raises:
-        ConfigError: There is neither, or there are several rubrics.
+        ConfigError: If there is neither, or there are several rubrics.
     """
     if _environments(module):
         return None
-    found = {name: value for name, value in vars(module).items() if _is_rubric(value)}
-    if len({id(value) for value in found.values()}) == 1:
-        return next(iter(found.values()))  # type: ignore[no-any-return]
-    if found:
-        listed = ", ".join(f"{where}:{name}" for name in found)
+    rubrics = {name: value for name, value in vars(module).items() if _is_rubric(value)}
+    if len({id(value) for value in rubrics.values()}) == 1:
+        return next(iter(rubrics.values()))  # type: ignore[no-any-return]
+    if rubrics:
+        listed = ", ".join(f"{where}:{name}" for name in rubrics)
         raise ConfigError(
-            f"--rubric: there are {len(found)} rubrics in {where}; name one: {listed}"
+            f"--rubric: there are {len(rubrics)} rubrics in {where}; name one: {listed}"
         )
     functions = [
         f"{where}:{name}"
@@ -215,14 +215,14 @@ def rescore_files(traces: Path, rubric: AnyRubric, output: Path | None = None) -
     Args:
         traces: A traces file, a folder of them, a run's folder or a results folder.
         rubric: Scores them.
-        output: Where the traces are written, if anywhere.
+        output: The file for the traces, or None to write none.
 
     Returns:
         What changed.
 
     Raises:
-        ConfigError: There are no traces, a file holds something else, a line of one is wrong, or
-            ``output`` exists.
+        ConfigError: If there are no traces, a file holds something else, a line of one is wrong,
+            or ``output`` exists.
     """
     sources = find_sources([traces])
     for source in sources:
@@ -253,7 +253,7 @@ def _check(source: Source) -> None:
     """See from its first line that a file holds traces.
 
     Raises:
-        ConfigError: It does not; says what it is, and what is needed.
+        ConfigError: If it does not; the message says what it is, and what is needed.
     """
     first = next(read(source), None)
     if first is None:

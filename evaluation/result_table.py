@@ -29,7 +29,7 @@ def console() -> Console:
 
 def print_results(summaries: Sequence[Summary], console: Console) -> None:
     """Print the results of every model in every environment."""
-    flattered = any(each.flattered for each in summaries)
+    flattered = any(summary.flattered for summary in summaries)
     overview = _overview(summaries, flattered)
     if stacked := console.width < NARROW or not fits(overview, console):
         console.print(TITLE, style="italic")
@@ -85,9 +85,9 @@ def _overview(summaries: Sequence[Summary], flattered: bool) -> Table:
     for name in _numbers(summaries[0], flattered):
         mean = name.startswith(("reward", "success"))
         table.add_column(name, justify="left" if mean else "right")
-    for each in summaries:
-        names = (each.environment, each.model)
-        table.add_row(*names, *_numbers(each, flattered).values())
+    for summary in summaries:
+        names = (summary.environment, summary.model)
+        table.add_row(*names, *_numbers(summary, flattered).values())
     return table
 
 
@@ -181,17 +181,17 @@ def print_comparison(comparisons: Sequence[Comparison], console: Console) -> Non
         console.print(whole)
     else:
         console.print(title, style="italic")
-        for each in comparisons:
+        for comparison in comparisons:
             console.print()
-            console.print(Text(each.environment, style="bold"), soft_wrap=True)
-            for side, model in (("A", each.model_a), ("B", each.model_b)):
+            console.print(Text(comparison.environment, style="bold"), soft_wrap=True)
+            for side, model in (("A", comparison.model_a), ("B", comparison.model_b)):
                 console.print(Text(f"  {side}  {model}"), soft_wrap=True)
-            console.print(_differences([each]))
-    if any(row.apart for each in comparisons for row in each.rows.values()):
+            console.print(_differences([comparison]))
+    if any(row.apart for comparison in comparisons for row in comparison.rows.values()):
         console.print("* the interval excludes 0")
-    for each in comparisons:
-        for note in each.notes:
-            print_wrapped(console, f"{each.environment}: {note}")
+    for comparison in comparisons:
+        for note in comparison.notes:
+            print_wrapped(console, f"{comparison.environment}: {note}")
 
 
 def _differences(comparisons: Sequence[Comparison], title: str = "") -> Table:
@@ -201,9 +201,9 @@ def _differences(comparisons: Sequence[Comparison], title: str = "") -> Table:
     for name in (*names, "what", "mean A", "mean B", "difference"):
         table.add_column(name)
     table.add_column("tasks", justify="right")
-    for each in comparisons:
-        who = (each.environment, each.model_a, each.model_b) if title else ()
-        for what, row in each.rows.items():
+    for comparison in comparisons:
+        who = (comparison.environment, comparison.model_a, comparison.model_b) if title else ()
+        for what, row in comparison.rows.items():
             table.add_row(
                 *who,
                 what.replace("_of_all", NOT_SCORED),

@@ -38,7 +38,7 @@ def key_of(trace: Trace) -> Key:
     """Return which rollout of its evaluation a trace is.
 
     Raises:
-        ConfigError: It is of no evaluation.
+        ConfigError: If it is of no evaluation.
     """
     try:
         return trace.task.id, int(trace.info["eval"]["rollout"])
@@ -62,7 +62,7 @@ class Cell:
         """Yield what was written, in order; nothing if there is no file yet.
 
         Raises:
-            ConfigError: A line is not a trace.
+            ConfigError: If a line is not a trace.
         """
         try:
             if self.store.path.exists():
@@ -102,14 +102,14 @@ class Cell:
         if self._lines > len(done):
             self._rewrite(set(done))
 
-    def _rewrite(self, wanted: set[Key]) -> None:
+    def _rewrite(self, remaining: set[Key]) -> None:
         kept, away = self.path / "traces.tmp", self.path / "failed" / "traces.jsonl"
         kept.unlink(missing_ok=True)
         with TraceStore(kept) as good, TraceStore(away) as bad:
             for trace in self.traces():
                 key = key_of(trace)
-                if trace.error is None and key in wanted:
-                    wanted.discard(key)
+                if trace.error is None and key in remaining:
+                    remaining.discard(key)
                     good.append(trace)
                 else:
                     bad.append(trace)
@@ -153,7 +153,7 @@ class ResultsFolder:
         path: The folder.
 
     Raises:
-        ConfigError: From ``with``: another process is writing to it.
+        ConfigError: If, at ``with``, another process is writing to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -193,7 +193,7 @@ class ResultsFolder:
         """Return what was measured here before; None if the folder is new.
 
         Raises:
-            ConfigError: It is not empty, and not of an evaluation.
+            ConfigError: If it is not empty, and not of an evaluation.
         """
         if (self.path / "config.json").exists():
             return read_config(self.path)
@@ -232,12 +232,12 @@ class ResultsFolder:
 def series(base: Path) -> list[Path]:
     """Return the results folders of one name, oldest first: ``base``, ``base@2``, ..."""
     base = base if base.name else base.absolute()  # of "."
-    found = [base] if _holds_anything(base) else []
+    folders = [base] if _holds_anything(base) else []
     number = 2
     while _holds_anything(folder := base.with_name(f"{base.name}@{number}")):
-        found.append(folder)
+        folders.append(folder)
         number += 1
-    return found
+    return folders
 
 
 def next_of(base: Path) -> Path:
@@ -256,17 +256,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return what a results folder says was measured, settings that are newer at their defaults.
 
     Raises:
-        ConfigError: It is not a results folder.
+        ConfigError: If it is not a results folder.
     """
     try:
-        found = parse_json((folder / "config.json").read_text(encoding="utf-8"))
-        if isinstance(found, dict) and "settings" in found:
-            found["settings"] = with_defaults(found["settings"])
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+        if isinstance(config, dict) and "settings" in config:
+            config["settings"] = with_defaults(config["settings"])
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} is not a results folder: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise ConfigError(f"{folder} is not a results folder: config.json is not an object")
-    return found
+    return config
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:

@@ -51,11 +51,11 @@ class EvaluationStopped(VfError):
 
 
 @dataclass(slots=True)
-class Place:
+class Suite:
     """One environment of the evaluation, with its tasks.
 
     Attributes:
-        config: What it is made of.
+        config: The environment's settings.
         environment: The definition.
         tasks: Its tasks.
         tools: Its tools in OpenAI's format, once they have been looked at.
@@ -71,7 +71,7 @@ class Place:
 class _Part:
     """One model in one environment: what is done, and what it adds up to."""
 
-    place: Place
+    suite: Suite
     model: ModelConfig
     cell: Cell
     tally: Tally
@@ -82,11 +82,11 @@ class _Part:
         return len(self.done) == self.tally.rollouts
 
 
-def prepare(config: EvalConfig) -> list[Place]:
+def prepare(config: EvalConfig) -> list[Suite]:
     """Make the environments, with their tasks and limits, and look at everything but endpoints.
 
     Raises:
-        ConfigError: An environment, an argument or a model is not there, or does not fit.
+        ConfigError: If an environment, an argument or a model is not there, or does not fit.
     """
     for model in config.models:
         if model.engine not in ("api", "script"):
@@ -95,22 +95,22 @@ def prepare(config: EvalConfig) -> list[Place]:
             from vf.inference.vllm.check_settings import check_temperatures
 
             check_temperatures({"temperature": config.temperature})
-    places = []
+    suites = []
     for entry in config.environments:
         environment = _with_limits(make(entry.id, **entry.args), config.limits)
         tasks = take_tasks(environment, "eval", entry.tasks or config.tasks)
-        places.append(Place(entry, environment, tasks))
-    return places
+        suites.append(Suite(entry, environment, tasks))
+    return suites
 
 
-def shortages(config: EvalConfig, places: Sequence[Place]) -> list[str]:
+def shortages(config: EvalConfig, suites: Sequence[Suite]) -> list[str]:
     """Return a sentence for each environment that has fewer tasks than were asked for."""
-    wanted = [(place, place.config.tasks or config.tasks) for place in places]
+    requests = [(suite, suite.config.tasks or config.tasks) for suite in suites]
     return [
-        f"{place.config.name} has only {len(place.tasks)} tasks in its eval split, of the {count} "
+        f"{suite.config.name} has only {len(suite.tasks)} tasks in its eval split, of the {count} "
         "asked for"
-        for place, count in wanted
-        if count is not None and len(place.tasks) < count
+        for suite, count in requests
+        if count is not None and len(suite.tasks) < count
     ]
 
 
@@ -145,43 +145,43 @@ def _with_limits(environment: Environment, limits: Limits) -> Environment:
     return limited
 
 
-def measured(config: EvalConfig, places: Sequence[Place]) -> dict[str, Any]:
+def measured(config: EvalConfig, suites: Sequence[Suite]) -> dict[str, Any]:
     """Return all that the results depend on: settings, environments, model files, the extent."""
     files = {model.name: fingerprint(model) for model in config.models}
-    environments = {place.config.name: describe_environment(place.environment) for place in places}
-    found = {
+    environments = {suite.config.name: describe_environment(suite.environment) for suite in suites}
+    record = {
         "format": FORMAT,
         "settings": config.measured(),
         "model_files": files,
         "environments": environments,
-        **extent(config, places),
+        **extent(config, suites),
     }
-    as_read: dict[str, Any] = hide_urls(json.loads(pydantic_core.to_json(found)))  # to be compared
+    as_read: dict[str, Any] = hide_urls(json.loads(pydantic_core.to_json(record)))  # to be compared
     return as_read
 
 
 def extent(
-    config: EvalConfig, places: Sequence[Place], size: Mapping[str, Any] | None = None
+    config: EvalConfig, suites: Sequence[Suite], size: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return how much is measured, and a digest of the tasks.
 
     Args:
         config: The settings.
-        places: The environments.
-        size: That of an earlier evaluation. If this one holds all of it, the answer is of the
+        suites: The environments with their tasks.
+        size: The size of an earlier evaluation. If this one holds all of it, the answer is of the
             part of this one that is as large.
     """
     whole: dict[str, Any] = {
         "rollouts_per_example": config.rollouts_per_example,
-        "tasks": {place.config.name: len(place.tasks) for place in places},
+        "tasks": {suite.config.name: len(suite.tasks) for suite in suites},
     }
     size = size if size is not None and _holds(whole, size) else whole
     tasks = {}
-    for place in places:
+    for suite in suites:
         digest = hashlib.blake2b(digest_size=16)
-        for task in place.tasks[: size["tasks"][place.config.name]]:
+        for task in suite.tasks[: size["tasks"][suite.config.name]]:
             digest.update(pydantic_core.to_json([task.id, task.prompt, task.answer, task.info]))
-        tasks[place.config.name] = digest.hexdigest()
+        tasks[suite.config.name] = digest.hexdigest()
     return {"size": size, "tasks": tasks}
 
 
@@ -196,7 +196,7 @@ def _holds(whole: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
 
 async def run_evaluation(
     config: EvalConfig,
-    places: Sequence[Place],
+    suites: Sequence[Suite],
     folder: ResultsFolder,
     progress: Progress,
     *,
@@ -206,20 +206,20 @@ async def run_evaluation(
 
     Args:
         config: The settings.
-        places: The environments; see :func:`prepare`.
+        suites: The environments with their tasks; see :func:`prepare`.
         folder: Checked to be this evaluation's.
         progress: Told of every rollout.
         begin: Called when everything has been looked at, before the first rollout.
 
     Raises:
-        ConfigError: An endpoint or an engine cannot be used; nothing was run.
-        EvaluationStopped: Rollouts failed one after the other.
-        EngineError: An engine started here died.
-        OSError: A trace could not be written.
+        ConfigError: If an endpoint or an engine cannot be used; nothing was run.
+        EvaluationStopped: If rollouts failed one after the other.
+        EngineError: If an engine that was started here died.
+        OSError: If a trace could not be written.
     """
-    for place in places:
-        place.environment.artifacts = folder.path / "artifacts"
-    parts = [_part(config, place, model, folder) for model in config.models for place in places]
+    for suite in suites:
+        suite.environment.artifacts = folder.path / "artifacts"
+    parts = [_part(config, suite, model, folder) for model in config.models for suite in suites]
     writer = TraceWriter()
     try:
         await _check(config, [part for part in parts if not part.finished], progress)
@@ -241,36 +241,36 @@ async def run_evaluation(
     return [part.tally.summary() for part in parts]
 
 
-def _part(config: EvalConfig, place: Place, model: ModelConfig, folder: ResultsFolder) -> _Part:
-    cell = folder.cell(place.config.name, model.name)
+def _part(config: EvalConfig, suite: Suite, model: ModelConfig, folder: ResultsFolder) -> _Part:
+    cell = folder.cell(suite.config.name, model.name)
     rollouts = config.rollouts_per_example
-    done = cell.done(rollouts if place.environment.rubric.group_rewards else None)
-    tally = Tally(place.config.name, model.name, len(place.tasks), rollouts)
-    return _Part(place, model, cell, tally, done)
+    done = cell.done(rollouts if suite.environment.rubric.group_rewards else None)
+    tally = Tally(suite.config.name, model.name, len(suite.tasks), rollouts)
+    return _Part(suite, model, cell, tally, done)
 
 
 async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress) -> None:
     """Try whatever the unfinished parts need, once, before anything starts."""
-    for place in {id(part.place): part.place for part in parts}.values():
-        await call(place.environment.check)
-        check_sandboxes(place.environment, place.tasks)
-        if backend := backend_of(place.environment):
-            progress.say(f"{place.config.name}: code runs in sandboxes of {backend}")
-        place.tools = await tool_schemas(place.environment, place.tasks[0])
+    for suite in {id(part.suite): part.suite for part in parts}.values():
+        await call(suite.environment.check)
+        check_sandboxes(suite.environment, suite.tasks)
+        if backend := backend_of(suite.environment):
+            progress.say(f"{suite.config.name}: code runs in sandboxes of {backend}")
+        suite.tools = await tool_schemas(suite.environment, suite.tasks[0])
     for model in config.models:
         mine = [part for part in parts if part.model is model]
         if not mine:
             continue
         if model.engine == "script":
             for part in mine:
-                check_script(model, part.place.environment, part.place.tasks)
+                check_script(model, part.suite.environment, part.suite.tasks)
             continue
         if model.engine != "api":
             check_local(model)
             continue
         from vf.evaluation.endpoint import try_endpoint
 
-        tools = next((part.place.tools for part in mine if part.place.tools), [])
+        tools = next((part.suite.tools for part in mine if part.suite.tools), [])
         progress.say(f"{model.name}: trying {hide_urls(model.base_url) or 'the API'} once")
         note = await try_endpoint(model, config, tools)
         if note is not None:
@@ -281,15 +281,15 @@ async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress)
 def _sampling(config: EvalConfig, model: ModelConfig) -> str:
     """Say how answers of an API are sampled, and what of that is not for us to say."""
     sampling = config.sampling
-    said = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    sent = {"temperature": sampling.temperature, "top_p": sampling.top_p}
     open_fields = []
     for name, neutral in NEUTRAL.items():
         value = getattr(sampling, name)
         if model.sends_every_field or value != neutral:
-            said[name] = value
-        elif name not in said and name not in model.extra_body:
+            sent[name] = value
+        elif name not in sent and name not in model.extra_body:
             open_fields.append(name)
-    text = ", ".join(f"{name} = {value:g}" for name, value in said.items())
+    text = ", ".join(f"{name} = {value:g}" for name, value in sent.items())
     own = f"; {', '.join(open_fields)} as the API has it" if open_fields else ""
     return f"{model.name}: answers are sampled with {text}{own}"
 
@@ -305,12 +305,12 @@ async def _run_model(
     todo = [part for part in parts if not part.finished]
     if not todo:
         return
-    tools = any(part.place.tools for part in todo)
+    tools = any(part.suite.tools for part in todo)
     async with open_model(
         model, config, tools=tools, folder=folder.path, say=progress.say
     ) as opened:
         for part in todo:
-            environment = part.place.environment
+            environment = part.suite.environment
             progress.images(partial(_images_missing, environment))
             await call(environment.start)
             await _unless(opened.failure, _run_part(config, part, opened, progress, writer))
@@ -320,7 +320,7 @@ async def _run_part(
     config: EvalConfig, part: _Part, opened: OpenModel, progress: Progress, writer: TraceWriter
 ) -> None:
     price = config.prices.get(part.model.model)
-    environment = part.place.environment
+    environment = part.suite.environment
     in_a_row = 0
 
     async def run(job: Job) -> Trace:
@@ -340,7 +340,7 @@ async def _run_part(
 
     def on_trace(job: Job, trace: Trace) -> None:
         nonlocal in_a_row
-        mark(trace, part.place.config.name, part.model.name, job.index)
+        mark(trace, part.suite.config.name, part.model.name, job.index)
         _write_costs(config, part.model, trace)
         writer.check()
         writer.append(part.cell.store, trace)
@@ -364,12 +364,12 @@ async def _run_part(
 
 def _images_missing(environment: Environment) -> list[str]:
     """Return a line for each engine on which images are not ready."""
-    return [str(each) for each in image_stats(environment) if each.ready < each.wanted]
+    return [str(stats) for stats in image_stats(environment) if stats.ready < stats.wanted]
 
 
 def _jobs(part: _Part) -> Iterator[list[Job]]:
     """Yield the rollouts of each task that are not done."""
-    for task in part.place.tasks:
+    for task in part.suite.tasks:
         indices = range(part.tally.rollouts_per_example)
         jobs = [Job(task, index) for index in indices if (task.id, index) not in part.done]
         if jobs:

@@ -165,8 +165,7 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results as JSON; a mean over nothing is None."""
-        found = asdict(self) | {"missing": self.missing}
-        plain: dict[str, Any] = finite(found)
+        plain: dict[str, Any] = finite(asdict(self) | {"missing": self.missing})
         return plain
 
 
@@ -285,7 +284,7 @@ class Tally:
             (what(task), what(task).count + (task.unscored if of_all else 0))
             for task in self._by_task.values()
         ]
-        return mean_of_tasks([each.over(count) for each, count in sums if count], bounds=UNIT)
+        return mean_of_tasks([total.over(count) for total, count in sums if count], bounds=UNIT)
 
     def _component(self, name: str) -> Estimate:
         """Return a component's mean. All but metrics are in [0, 1].
@@ -293,8 +292,8 @@ class Tally:
         A metric whose values are there too, and differ, is taken for a share.
         """
         sums = [t.components[name] for t in self._by_task.values() if name in t.components]
-        values = [each.mean for each in sums]
-        share = all(each.in_unit for each in sums) and len(set(values)) > 1
+        values = [total.mean for total in sums]
+        share = all(total.in_unit for total in sums) and len(set(values)) > 1
         bounds = UNIT if share or not name.startswith("metric/") else None
         return mean_of_tasks(values, bounds=bounds)
 
@@ -306,11 +305,11 @@ class Tally:
         most = self.rollouts_per_example
         ks = sorted({most, *(2**power for power in range(most.bit_length()))})
         counts = [(t.success.count, round(t.success.total)) for t in self._by_task.values()]
-        found = {}
+        estimates = {}
         for k in ks:
             values = [estimate(n, c, k) for n, c in counts if n >= k]
-            found[k] = mean_of_tasks(values, bounds=UNIT, left_out=self.tasks - len(values))
-        return found
+            estimates[k] = mean_of_tasks(values, bounds=UNIT, left_out=self.tasks - len(values))
+        return estimates
 
 
 def _components(score: Score) -> Mapping[str, float | bool | None]:

@@ -198,13 +198,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Callable[[], int]:
     """Return what the arguments ask for; exit with a usage error if they do not go together."""
-    asked = {
+    modes = {
         EVALUATE: args.what,
         COMPARE: args.compare,
         VALIDATE: args.validate,
         RESCORE: args.rescore,
     }
-    named = [name for name, value in asked.items() if value is not None]
+    named = [name for name, value in modes.items() if value is not None]
     if not named:
         parser.error("name an environment or a TOML, or --compare, --validate or --rescore")
     if len(named) > 1:
@@ -237,7 +237,7 @@ def _compare(args: argparse.Namespace) -> int:
 
     comparisons = compare(*args.compare)
     if args.json:
-        print_json([each.to_dict() for each in comparisons])
+        print_json([comparison.to_dict() for comparison in comparisons])
     else:
         print_comparison(comparisons, console())
     return DONE
@@ -281,9 +281,9 @@ def _rescore(args: argparse.Namespace) -> int:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise argparse.ArgumentTypeError("must be a JSON object")
-    return found
+    return value

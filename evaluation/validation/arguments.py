@@ -17,17 +17,17 @@ def random_arguments(
 
     Args:
         parameters: The tool's schema, an object's.
-        rng: Where chance comes from.
+        rng: The source of randomness.
         fill: Texts for text parameters, by the parameter's name; the others are random.
     """
-    found = {}
+    arguments = {}
     for name, schema in parameters.get("properties", {}).items():
         if name not in parameters.get("required", ()) and rng.random() < 0.5:
             continue
         text = (fill or {}).get(name)
         value = _value(schema, rng, parameters.get("$defs", {}), 0)
-        found[name] = text if text is not None and isinstance(value, str) else value
-    return found
+        arguments[name] = text if text is not None and isinstance(value, str) else value
+    return arguments
 
 
 def _value(schema: Any, rng: random.Random, defs: Mapping[str, Any], depth: int) -> Any:

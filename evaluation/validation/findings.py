@@ -90,7 +90,7 @@ class Report:
         """Return the finding of a check.
 
         Raises:
-            KeyError: There is no such check.
+            KeyError: If there is no such check.
         """
         for finding in self.findings:
             if finding.check == check:
@@ -131,15 +131,15 @@ def print_report(report: Report, console: Console) -> None:
     for heading in ("mean", "lowest", "highest"):
         agents.add_column(heading, justify="right")
     for agent in report.agents:
-        known = [agent.mean, min(agent.scored), max(agent.scored)] if agent.scored else []
-        numbers = [f"{value:.3f}" for value in known] or ["–"] * 3
+        rewards = [agent.mean, min(agent.scored), max(agent.scored)] if agent.scored else []
+        numbers = [f"{value:.3f}" for value in rewards] or ["–"] * 3
         agents.add_row(agent.name, agent.about, *numbers)
     console.print(agents)
     console.print()
     for finding in report.findings:
         style = _STYLE[finding.status]
-        said = f" {finding.check}: {finding.detail}"
-        console.print(Text.assemble((f"{finding.status:>7}", style), said), soft_wrap=True)
+        text = f" {finding.check}: {finding.detail}"
+        console.print(Text.assemble((f"{finding.status:>7}", style), text), soft_wrap=True)
         if finding.fix and finding.status != "ok":
             console.print(f"        → {finding.fix}", soft_wrap=True)
     failed = [finding.check for finding in report.findings if finding.status == "fail"]

@@ -86,8 +86,8 @@ def _equals_all(trap: Trap) -> Callable[[Situation], Line]:
     """Write the functions that the prompt asks for, with results that equal everything."""
 
     def speak(situation: Situation) -> Line:
-        asked = re.findall(r"\bdef (\w+)\(", situation.heard) or ["solve"]
-        functions = [f"\ndef {name}(*args, **kwargs):\n    return Anything()\n" for name in asked]
+        names = re.findall(r"\bdef (\w+)\(", situation.heard) or ["solve"]
+        functions = [f"\ndef {name}(*args, **kwargs):\n    return Anything()\n" for name in names]
         return _fenced(trap.python(_EQUAL + "".join(functions)))(situation)
 
     return speak
@@ -129,8 +129,8 @@ def _lists_one_by_one(situation: Situation) -> Line:
 
 
 def _repeats(situation: Situation) -> Line:
-    asked = situation.messages[0].content if situation.turn == 0 else situation.heard
-    return "\n".join([asked] * 50)
+    prompt = situation.messages[0].content if situation.turn == 0 else situation.heard
+    return "\n".join([prompt] * 50)
 
 
 def _floods(situation: Situation) -> Line:

@@ -18,7 +18,7 @@ def showing(console: Console) -> Iterator[Callable[[Stage], None]]:
     """Show how far a validation is, and which agents are acting.
 
     Args:
-        console: Where to; stderr usually, so that stdout holds the report alone.
+        console: The console to print on; stderr usually, so that stdout holds the report alone.
 
     Yields:
         A function to call with each stage, as ``validate`` does.

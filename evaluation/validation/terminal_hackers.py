@@ -385,7 +385,7 @@ class _Script:
         function = tool["function"]
         name, required = _parameter(tool), function["parameters"].get("required", ())
         properties = function["parameters"]["properties"]
-        needed = {each: schema for each, schema in properties.items() if each in required}
+        needed = {key: schema for key, schema in properties.items() if key in required}
         others = random_arguments({**function["parameters"], "properties": needed}, situation.rng)
         return {function["name"]: {**others, name: self.command}}
 

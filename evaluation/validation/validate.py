@@ -81,9 +81,9 @@ async def validate(
     rubric is asked about every rollout.
 
     Args:
-        environment: What to validate.
+        environment: The environment to validate.
         again: The same environment, made a second time, for the check of determinism.
-        tasks: How many tasks; each agent has one rollout of each.
+        tasks: Number of tasks; each agent has one rollout of each.
         seed: Seed of the agents and the rollouts.
         allow: Names of checks that may fail; see ``CHECKS``.
         on_progress: Called with what is being done as each rollout begins and ends.
@@ -152,10 +152,10 @@ class _Validation:
     def _notes(self) -> Notes:
         """Note the answers of other tasks than those that the agents get, if there are any."""
         chosen = {task.id for task in self.tasks}
-        known = take_tasks(self.environment, "eval", len(self.tasks) + _KNOWN)
-        known = [task for task in known if task.id not in chosen] or known
+        others = take_tasks(self.environment, "eval", len(self.tasks) + _KNOWN)
+        others = [task for task in others if task.id not in chosen] or others
         answers = {
-            task.id: text for task in known if (text := answer_text(task.answer)) is not None
+            task.id: text for task in others if (text := answer_text(task.answer)) is not None
         }
         return Notes(answers, max_turns=self.environment.max_turns)
 
@@ -252,7 +252,7 @@ class _Validation:
         """Return those that the environment's author has thought of.
 
         Raises:
-            ConfigError: They are not the same for every task.
+            ConfigError: If they are not the same for every task.
         """
         scripts = {task.id: dict(hackers_of(self.environment, task)) for task in self.tasks}
         names = [*scripts[self.tasks[0].id]]
@@ -290,10 +290,12 @@ class _Validation:
     def _read(self, trace: Trace) -> None:
         """Note which tools, prompts, penalties and gates a trace has."""
         first = trace.conversations[0]
-        told = first.messages[: first.prompt_messages]
-        tools = {json.dumps(tool): tool for each in trace.conversations for tool in each.tools}
+        prompt = first.messages[: first.prompt_messages]
+        tools = {
+            json.dumps(tool): tool for lineage in trace.conversations for tool in lineage.tools
+        }
         self.tools.update(tools)
-        self.prompts.setdefault(trace.task.id, "\n".join([*(m.content for m in told), *tools]))
+        self.prompts.setdefault(trace.task.id, "\n".join([*(m.content for m in prompt), *tools]))
         for name, value in _process(trace):
             self.unread[name] = self.unread.get(name, True) and value is None
 
@@ -328,7 +330,7 @@ class _Validation:
                 done += 1
                 report(-1, agent)
 
-        found = await evaluate(
+        evaluation = await evaluate(
             environment or self.environment,
             ScriptedModel([]),
             tasks=[task for _, task in copies],
@@ -337,8 +339,8 @@ class _Validation:
             seed=self.seed,
             run=run,
         )
-        each = len(tasks)
-        return [found.traces[at : at + each] for at in range(0, len(copies), each)]
+        size = len(tasks)
+        return [evaluation.traces[at : at + size] for at in range(0, len(copies), size)]
 
     async def _deterministic(self) -> Finding:
         agents = [agent for agent in IGNORANT if agent.name in _REPEATED]
@@ -377,7 +379,7 @@ def _difference(one: Trace, other: Trace) -> str | None:
         != theirs[0].messages[: theirs[0].prompt_messages]
     ):
         return "first messages"
-    if [each.messages for each in ours] != [each.messages for each in theirs]:
+    if [lineage.messages for lineage in ours] != [lineage.messages for lineage in theirs]:
         return "answers of the environment"
     if one.step_rewards != other.step_rewards or one.reward != other.reward:
         return f"rewards ({one.reward} and {other.reward})"

@@ -244,8 +244,8 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
         _, said = first.communicate(timeout=60)
     assert code == 2
     assert "another vf-rl eval is writing to out" in err
-    assert first.returncode == 130
-    assert "interrupted; run the same command to resume" in said
+    assert first.returncode == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM; run the same command to resume" in said
 
 
 @pytest.mark.parametrize("garbage", [b"\x00\xff garbage", b'{"id": 5}', b"[]"])

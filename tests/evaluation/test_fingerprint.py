@@ -16,7 +16,7 @@ import vf
 from tests.evaluation.commands import call, environ, results
 from tests.evaluation.stand_in import MODEL, standing
 from vf.evaluation.fingerprint import describe_environment
-from vf.evaluation.refusal import told_differences
+from vf.evaluation.refusal import difference_lines
 
 ENVIRONMENT = '''
 import vf
@@ -206,7 +206,7 @@ BUNDLED = (
 PROGRAM = f"""
 import json, vf
 from vf.evaluation.fingerprint import describe_environment
-from vf.evaluation.refusal import told_differences
+from vf.evaluation.refusal import difference_lines
 for name in {BUNDLED}:
     env = vf.make(name)
     print(json.dumps(describe_environment(env)))
@@ -243,12 +243,12 @@ def test_code_that_only_one_side_uses_is_left_out() -> None:
         "rubric": {"outcome": "b:other", "source": {"b:other": "...", "b:helper": "..."}},
         "system_prompt": "Be quick.",
     }
-    lines = told_differences(before, now)
+    lines = difference_lines(before, now)
     assert [line.partition(":")[0].strip() for line in lines] == ["rubric.outcome", "system_prompt"]
     changed = {**before, "rubric": {"outcome": "a:scorer", "source": {"a:scorer": "return 1.0"}}}
-    assert len(told_differences(before, changed)) == 1
-    assert len(told_differences({"source": code}, {"source": {}})) == 1
-    assert told_differences({"source": "docker"}, {"source": "local"}) == [
+    assert len(difference_lines(before, changed)) == 1
+    assert len(difference_lines({"source": code}, {"source": {}})) == 1
+    assert difference_lines({"source": "docker"}, {"source": "local"}) == [
         '  source: "docker" → "local"'
     ]
 
@@ -258,11 +258,11 @@ def test_sandboxes_of_another_kind_are_one_line() -> None:
         made = vf.make("math-python", sandbox=backend)
         return {"environments": {"e": describe_environment(made)}}
 
-    lines = told_differences(measured("bubblewrap"), measured("docker"))
+    lines = difference_lines(measured("bubblewrap"), measured("docker"))
     assert lines == ["  sandboxes of e: bubblewrap → docker"]
     other = measured("docker")
     other["environments"]["e"]["system_prompt"] = "Be quick."
-    assert len(told_differences(measured("bubblewrap"), other)) == 2
+    assert len(difference_lines(measured("bubblewrap"), other)) == 2
 
 
 def test_an_evaluation_in_which_all_failed_blocks_nothing(
