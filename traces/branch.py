@@ -65,13 +65,13 @@ class Branch:
 
         Args:
             token_ids: The tokens.
-            logprobs: Of each.
-            versions: Of the weights behind each.
+            logprobs: The log-probability of each.
+            versions: The version of the weights behind each.
             turn: Zero-based turn.
-            supports: Of each, as in :attr:`supports`, or empty.
+            supports: The support of each, as in :attr:`supports`, or empty.
 
         Raises:
-            ValueError: The lists differ in length.
+            ValueError: If the lists differ in length.
         """
         count = len(token_ids)
         if len(logprobs) != count or len(versions) != count:

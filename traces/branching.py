@@ -78,7 +78,7 @@ class Branching:
     @property
     def complaint(self) -> str:
         """What to say of contexts that rarely grow: how often, why, the cost and the remedy."""
-        kind = max(_REMEDY, key=lambda each: self.forks[each])
+        kind = max(_REMEDY, key=lambda kind: self.forks[kind])
         reason = " ".join(self.reasons.get(kind, "").split())[:300]
         return (
             f"{self.share:.0%} of the calls begin a new context instead of extending one, most "

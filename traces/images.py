@@ -247,12 +247,12 @@ def _of_bytes(data: bytes) -> Image:
     if len(data) > MOST_BYTES:
         raise _too_large(len(data))
     sha256 = hashlib.sha256(data).hexdigest()
-    known = _checked.get(sha256)
-    if known is None:
+    header = _checked.get(sha256)
+    if header is None:
         if len(_checked) >= _KNOWN:
             _checked.clear()
-        known = _checked[sha256] = _check(data)
-    return Image(sha256, *known, data=data)
+        header = _checked[sha256] = _check(data)
+    return Image(sha256, *header, data=data)
 
 
 def _check(data: bytes) -> tuple[str, int, int]:
@@ -306,16 +306,16 @@ def by_reference(prompt: Any) -> tuple[Any, list[Image]]:
     Args:
         prompt: Text, or messages in OpenAI's chat format.
     """
-    found: list[Image] = []
+    images: list[Image] = []
     if not isinstance(prompt, list):
-        return prompt, found
+        return prompt, images
 
     def named(part: Any) -> Any:
         match part:
             case {"type": "image_url", "image_url": {"url": str(url)} as inner}:
                 image = _undecoded(url)
                 if image is not None:
-                    found.append(image)
+                    images.append(image)
                     return {**part, "image_url": {**inner, "url": f"{FOLDER}/{image.name}"}}
         return part
 
@@ -324,7 +324,7 @@ def by_reference(prompt: Any) -> tuple[Any, list[Image]]:
         if isinstance(entry, Mapping) and isinstance(entry.get("content"), list)
         else entry
         for entry in prompt
-    ], found
+    ], images
 
 
 def holds_images(prompt: Any) -> bool:

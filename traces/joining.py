@@ -14,19 +14,19 @@ def join(trace: Trace, lineages: list[Lineage], nested: Trace, name: str) -> Non
     rewards, ``info`` and messages outside of conversations are left out.
 
     Args:
-        trace: Of the episode within which it was played.
+        trace: The trace of the episode within which it was played.
         lineages: All of that episode's conversations so far. They become ``trace.lineages``.
         nested: The nested episode's; its branches and tool events are taken over.
-        name: Whose conversations these were: their ``Lineage.role``.
+        name: The ``Lineage.role`` of its conversations.
     """
-    turns, branches, places = len(trace.turns), len(trace.branches), len(lineages)
-    for said in nested.conversations if nested.turns else ():
+    turns, branches, conversations = len(trace.turns), len(trace.branches), len(lineages)
+    for lineage in nested.conversations if nested.turns else ():
         lineages.append(
             replace(
-                said,
-                branches=[branches + place for place in said.branches],
-                turns=[turns + turn for turn in said.turns],
-                parent=None if said.parent is None else places + said.parent,
+                lineage,
+                branches=[branches + index for index in lineage.branches],
+                turns=[turns + turn for turn in lineage.turns],
+                parent=None if lineage.parent is None else conversations + lineage.parent,
                 role=name,
             )
         )

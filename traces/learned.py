@@ -86,7 +86,7 @@ class Learned:
         """Return what :meth:`to_json` wrote.
 
         Raises:
-            ValueError: The line is something else.
+            ValueError: If the line is something else.
         """
         raw = parse_json(line)
         names = {entry.name for entry in fields(cls)} - {_TEACHER}
@@ -115,10 +115,10 @@ class Learned:
 
 def _numbers(name: str, value: Any, count: int) -> list[float]:
     if isinstance(value, str):
-        found = unpack_numbers(value)
-        if len(found) != count:
+        numbers = unpack_numbers(value)
+        if len(numbers) != count:
             raise ValueError(f"{name}: not one for each trained token")
-        return found
+        return numbers
     return list(map(float, unpack_runs(name, value, count)))
 
 
@@ -146,20 +146,20 @@ def learned_beside(traces: Path) -> dict[str, list[Learned]]:
         something else are left out.
     """
     file = learned_file(traces)
-    found: dict[str, list[Learned]] = defaultdict(list)
+    by_rollout: dict[str, list[Learned]] = defaultdict(list)
     if file is not None and file.is_file():
         for line in file.read_bytes().splitlines():
             try:
                 learned = Learned.from_json(line)
             except ValueError:
                 continue
-            found[learned.rollout].append(learned)
-    return dict(found)
+            by_rollout[learned.rollout].append(learned)
+    return dict(by_rollout)
 
 
 def write_learned(file: Path, learned: Sequence[Learned]) -> None:
     """Write a step's lines, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(".tmp")
-    temporary.write_bytes(b"".join(each.to_json() for each in learned))
+    temporary.write_bytes(b"".join(entry.to_json() for entry in learned))
     temporary.replace(file)

@@ -59,7 +59,7 @@ class Message:
             part of a trace.
 
     Raises:
-        ConfigError: The content is neither text nor images, or a message of another role holds
+        ConfigError: If the content is neither text nor images, or a message of another role holds
             an image.
     """
 
@@ -115,7 +115,7 @@ class Message:
         """Return the message as the OpenAI chat API wants it; images are data URLs.
 
         Raises:
-            ConfigError: An image's file is missing or damaged.
+            ConfigError: If an image's file is missing or damaged.
         """
         out: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.images:
@@ -145,7 +145,7 @@ class Message:
         """Read a message in OpenAI's chat format.
 
         Raises:
-            ConfigError: The role is unknown, the content is neither text nor images, or a tool
+            ConfigError: If the role is unknown, the content is neither text nor images, or a tool
                 call is not one of a function.
         """
         role = raw.get("role")
@@ -226,8 +226,8 @@ def _reasoning(raw: Mapping[str, Any]) -> str | None:
     parts = content if isinstance(content, list) else []
     thoughts = [p for p in parts if isinstance(p, Mapping) and p.get("type") in _THOUGHTS]
     fields = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
-    found = (_thought(value) for value in (*(raw.get(name) for name in fields), thoughts))
-    return next(filter(None, found), None)
+    texts = (_thought(value) for value in (*(raw.get(name) for name in fields), thoughts))
+    return next(filter(None, texts), None)
 
 
 def _thought(value: object) -> str:
@@ -246,7 +246,7 @@ def as_messages(prompt: str | list[Message] | list[dict[str, Any]]) -> list[Mess
     """Return a prompt (text, messages, or OpenAI chat dicts) as a new list of messages.
 
     Raises:
-        ConfigError: The prompt is none of these.
+        ConfigError: If the prompt is none of these.
     """
     if isinstance(prompt, str):
         return [Message("user", prompt)]

@@ -38,15 +38,15 @@ def pack_branches(branches: Sequence[Mapping[str, list[Any]]]) -> list[dict[str,
     """Return branches, as the lists of each by name, with the beginnings that they share once."""
     out: list[dict[str, Any]] = []
     for columns in branches:
-        ids, place, count = columns["token_ids"], 0, 0
+        ids, index, count = columns["token_ids"], 0, 0
         for at in range(len(out)):
             other = branches[at]["token_ids"]
             further = other[count : count + 1] == ids[count : count + 1]  # else it is no longer
             if further and (alike := _alike(ids, other)) > count:
-                place, count = at, alike
+                index, count = at, alike
         packed = pack(columns)
         if count >= _WORTH:
-            packed |= {"token_ids": _integers(ids[count:]), "begins": [place, count]}
+            packed |= {"token_ids": _integers(ids[count:]), "begins": [index, count]}
         out.append(packed)
     return out
 
@@ -55,7 +55,7 @@ def unpack_branches(branches: Any) -> Any:
     """Return what :func:`pack_branches` returned as lists again. Lists stay lists.
 
     Raises:
-        ValueError: One is neither, or begins as one that is not there.
+        ValueError: If one is neither, or begins as one that is not there.
     """
     if not isinstance(branches, list):
         return branches
@@ -71,10 +71,10 @@ def unpack_branches(branches: Any) -> Any:
 
 def _beginning(branches: list[Any], begins: Any) -> list[int]:
     try:
-        place, count = map(int, begins)
+        index, count = map(int, begins)
     except (TypeError, ValueError) as error:
         raise ValueError("begins: not [place, count]") from error
-    earlier = branches[place] if 0 <= place < len(branches) else None
+    earlier = branches[index] if 0 <= index < len(branches) else None
     ids = earlier.get("token_ids") if isinstance(earlier, dict) else None
     if not isinstance(ids, list) or not 0 <= count <= len(ids):
         raise ValueError("begins: there is no such branch before, or it is shorter")
@@ -123,7 +123,7 @@ def unpack(branch: Any, begin: Sequence[int] = ()) -> Any:
         begin: The ids of its first tokens, if they are not in it.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: If it is neither.
     """
     if not isinstance(branch, dict) or not isinstance(branch.get("logprobs"), str):
         return branch
@@ -176,7 +176,7 @@ def unpack_supports(supports: Any) -> list[list[int]]:
     """Return what :func:`pack_supports` returned as lists again. Lists stay lists.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: If it is neither.
     """
     if isinstance(supports, list):
         return supports
@@ -191,25 +191,25 @@ def unpack_supports(supports: Any) -> list[list[int]]:
 
 def pack_lineages(lineages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return conversations, as the fields of each by name, with what they share written once."""
-    said: dict[str, int] = {}
-    offered: dict[str, int] = {}
+    positions: dict[str, int] = {}
+    tool_lists: dict[str, int] = {}
     out = []
     for number, lineage in enumerate(lineages):
         messages: list[Any] = []
         run: list[int] = []  # the last entry, if it is a run
         for message in lineage["messages"]:
             key = repr(message)
-            place = said.get(key)
-            if place is None:
-                said[key] = len(said)
+            position = positions.get(key)
+            if position is None:
+                positions[key] = len(positions)
                 messages.append(message)
                 run = []
-            elif run and place == sum(run):
+            elif run and position == sum(run):
                 run[1] += 1
             else:
-                run = [place, 1]
+                run = [position, 1]
                 messages.append(run)
-        first = offered.setdefault(repr(lineage["tools"]), number)
+        first = tool_lists.setdefault(repr(lineage["tools"]), number)
         tools = lineage["tools"] if first == number else first
         out.append({**lineage, "messages": messages, "tools": tools})
     return out
@@ -219,11 +219,11 @@ def unpack_lineages(lineages: Any) -> Any:
     """Return what :func:`pack_lineages` returned with everything in its place again.
 
     Raises:
-        ValueError: Something refers to what is not there.
+        ValueError: If something refers to what is not there.
     """
     if not isinstance(lineages, list):
         return lineages
-    said: list[Any] = []
+    earlier: list[Any] = []
     out: list[Any] = []
     for lineage in lineages:
         if not isinstance(lineage, dict):
@@ -231,39 +231,39 @@ def unpack_lineages(lineages: Any) -> Any:
         messages: list[Any] = []
         for entry in lineage.get("messages", ()):
             if isinstance(entry, list):
-                messages += _run_of(said, entry)
+                messages += _run_of(earlier, entry)
             else:
-                said.append(entry)
+                earlier.append(entry)
                 messages.append(entry)
         tools = lineage.get("tools", [])
         if isinstance(tools, int):
             if not 0 <= tools < len(out):
                 raise ValueError(f"tools: there is no conversation {tools} before")
             tools = out[tools]["tools"]
-        _check_places(lineage, len(messages), len(lineages))
+        _check_indices(lineage, len(messages), len(lineages))
         out.append({**lineage, "messages": messages, "tools": tools})
     return out
 
 
-def _check_places(lineage: Mapping[str, Any], messages: int, lineages: int) -> None:
+def _check_indices(lineage: Mapping[str, Any], messages: int, lineages: int) -> None:
     answers, turns = lineage.get("answers", []), lineage.get("turns", [])
     parent = lineage.get("parent")
     if not isinstance(answers, list) or not isinstance(turns, list) or len(answers) != len(turns):
         raise ValueError("answers: not one for each of its turns")
-    if not all(isinstance(place, int) and 0 <= place < messages for place in answers):
+    if not all(isinstance(index, int) and 0 <= index < messages for index in answers):
         raise ValueError("answers: not the places of messages")
     if parent is not None and not (isinstance(parent, int) and 0 <= parent < lineages):
         raise ValueError("parent: not the place of a conversation")
 
 
-def _run_of(said: list[Any], run: list[Any]) -> list[Any]:
+def _run_of(earlier: list[Any], run: list[Any]) -> list[Any]:
     try:
-        place, count = map(int, run)
+        start, count = map(int, run)
     except (TypeError, ValueError) as error:
         raise ValueError("messages: not a run of [place, count]") from error
-    if place < 0 or count < 0 or place + count > len(said):
+    if start < 0 or count < 0 or start + count > len(earlier):
         raise ValueError("messages: a run of what was not written before")
-    return said[place : place + count]
+    return earlier[start : start + count]
 
 
 def _integers(values: list[int]) -> str | list[int]:
@@ -291,7 +291,7 @@ def unpack_numbers(value: Any) -> list[Any]:
     """Return the numbers of such a text. Lists, as of older files, stay lists.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: If it is neither.
     """
     if isinstance(value, list):
         return value
@@ -317,12 +317,12 @@ def unpack_runs(name: str, runs: Any, size: int) -> list[int]:
     """Return the values of runs.
 
     Args:
-        name: What they are, for the error.
-        runs: As :func:`pack_runs` returned them.
-        size: How many values there must be.
+        name: The name of the values, for the error.
+        runs: The result of :func:`pack_runs`.
+        size: The number of values that there must be.
 
     Raises:
-        ValueError: They are no runs, or of another number of values.
+        ValueError: If they are no runs, or of another number of values.
     """
     try:
         counts = [int(count) for _, count in runs]

@@ -48,7 +48,7 @@ def user_of(trace: Trace) -> UserRecord | None:
             prompt_tokens=int(raw["prompt_tokens"]),
             completion_tokens=int(raw["completion_tokens"]),
             ended=None if raw["ended"] is None else str(raw["ended"]),
-            messages=[Message.from_openai(each) for each in raw["messages"]],
+            messages=[Message.from_openai(message) for message in raw["messages"]],
         )
     except (KeyError, TypeError, ValueError, ConfigError):  # something else, by the same name
         return None

@@ -55,11 +55,11 @@ class TraceStore:
         """Append one trace as one ``write``; safe from several threads.
 
         Args:
-            trace: What is appended.
+            trace: The trace to append.
             line: The same as :meth:`Trace.to_json` returned it, where it has been called already.
 
         Raises:
-            OSError: The disk is full or the path cannot be written.
+            OSError: If the disk is full or the path cannot be written.
         """
         line = (line or trace.to_json()) + b"\n"
         keep_images(chain(trace.images, by_reference(trace.task.prompt)[1]), self.path.parent)

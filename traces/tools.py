@@ -50,7 +50,7 @@ def tool(fn: F | None = None) -> F:
                 return self.prices[item]
 
     Raises:
-        ConfigError: It was called, as ``@vf.tool()``, or put on something that is no function.
+        ConfigError: If it is called, as ``@vf.tool()``, or put on something that is no function.
     """
     if fn is None:
         raise ConfigError("write @vf.tool, without brackets: it takes no arguments")
@@ -70,7 +70,7 @@ def tool_methods(kind: type) -> tuple[str, ...]:
     """Return the names of a class's methods that were marked with :func:`tool`.
 
     Raises:
-        ConfigError: One takes no ``self``, so that its first argument would be taken for that.
+        ConfigError: If one takes no ``self``, so that its first argument would be taken for that.
     """
     marked = [(name, value) for name, value in inspect.getmembers_static(kind) if is_tool(value)]
     for _, value in marked:
@@ -82,7 +82,7 @@ def _check_bound(value: object) -> None:
     """See that a tool that is written in a class has a parameter for what it is bound to.
 
     Raises:
-        ConfigError: It has none; says what to write.
+        ConfigError: If it has none; the message says what to write.
     """
     own = "cls" if isinstance(value, classmethod) else "self"
     function = value.__func__ if isinstance(value, classmethod) else value
@@ -98,7 +98,7 @@ def _check_bound(value: object) -> None:
     name = function.__name__
     written = ", ".join([own, *map(_written, parameters)])
     raise ConfigError(
-        f"tool {name!r}{_place(function)}: its first parameter must be {own}: "
+        f"tool {name!r}{_location(function)}: its first parameter must be {own}: "
         f"`{start} {name}({written})`; or put @staticmethod under @vf.tool, if it needs no {own}"
     )
 
@@ -124,7 +124,7 @@ class Tool:
     """A typed function and its JSON schema.
 
     Attributes:
-        name: What the model calls it by.
+        name: The name by which the model calls it.
         description: The docstring's summary and body.
         parameters: JSON schema of the arguments (an object schema).
         fn: The function; a method is bound, so ``self`` never shows.
@@ -149,8 +149,8 @@ class Tool:
         """Build a tool whose schema is given, such as another program's.
 
         Args:
-            name: What the model calls it by.
-            description: What it is shown.
+            name: The name by which the model calls it.
+            description: The text that the model is shown.
             parameters: JSON schema of the arguments (an object schema). Generated titles, which
                 cost tokens and say nothing, are dropped.
             fn: Gets the arguments by name, as they are in the JSON.
@@ -165,8 +165,8 @@ class Tool:
         """Build a tool from a typed function or bound method.
 
         Raises:
-            ConfigError: A parameter has no type or one without a JSON schema, or is
-                positional-only or variadic; or the function is an async generator.
+            ConfigError: If a parameter has no type or one without a JSON schema, or is
+                positional-only or variadic; or if the function is an async generator.
         """
         if inspect.ismethod(fn):
             # Every episode binds its own methods: what they look like is worked out once.
@@ -185,32 +185,32 @@ class Tool:
     @classmethod
     def _build(cls, fn: Callable[..., Any]) -> Tool:
         name = getattr(fn, "__name__", type(fn).__name__)
-        said = f"tool {name!r}{_place(fn)}"
+        label = f"tool {name!r}{_location(fn)}"
         if inspect.isasyncgenfunction(fn):
-            raise ConfigError(f"{said}: an async generator has no result; return one, not yield")
+            raise ConfigError(f"{label}: an async generator has no result; return one, not yield")
         doc = docstring_parser.parse(inspect.getdoc(fn) or "")
         described = {param.arg_name: param.description or "" for param in doc.params}
         try:
             hints = get_type_hints(fn, include_extras=True)
         except (NameError, TypeError) as error:
-            raise ConfigError(f"{said}: cannot resolve its annotations: {error}") from error
+            raise ConfigError(f"{label}: cannot resolve its annotations: {error}") from error
         fields: dict[str, Any] = {}
         try:
             parameters = inspect.signature(fn).parameters.values()
         except ValueError as error:  # bound by hand, though it takes nothing
-            raise ConfigError(f"{said}: {error}") from error
+            raise ConfigError(f"{label}: {error}") from error
         for index, parameter in enumerate(parameters):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise ConfigError(f"{said}: *args and **kwargs have no schema")
+                raise ConfigError(f"{label}: *args and **kwargs have no schema")
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise ConfigError(f"{said}: {parameter.name!r} must not be positional-only")
+                raise ConfigError(f"{label}: {parameter.name!r} must not be positional-only")
             if parameter.name == "self" and "self" not in hints:
                 raise ConfigError(
-                    f"{said}: nothing is bound to self; leave it out, or give an object's method"
+                    f"{label}: nothing is bound to self; leave it out, or give an object's method"
                 )
             if parameter.name not in hints:
                 raise ConfigError(
-                    f"{said}: parameter {parameter.name!r} has no type; "
+                    f"{label}: parameter {parameter.name!r} has no type; "
                     f"write it as `{parameter.name}: str` (or int, list[str], ...)"
                 )
             default = ... if parameter.default is parameter.empty else parameter.default
@@ -224,7 +224,7 @@ class Tool:
             arguments = create_model(f"{name}_arguments", __config__=config, **fields)
             schema = _without_titles(arguments.model_json_schema(by_alias=True))
         except PydanticUserError as error:
-            raise ConfigError(f"{said}: a parameter has no JSON schema: {error}") from error
+            raise ConfigError(f"{label}: a parameter has no JSON schema: {error}") from error
         schema.pop("additionalProperties", None)
         schema.setdefault("properties", {})
         for about in schema["properties"].values():
@@ -261,7 +261,7 @@ class Tool:
         Types are strict: the JSON string ``"5"`` is not an integer, and no number is NaN.
 
         Raises:
-            ArgumentError: The text is not JSON, or does not fit the schema.
+            ArgumentError: If the text is not JSON, or does not fit the schema.
         """
         try:
             raw = _STRICT.decode(arguments)
@@ -272,7 +272,7 @@ class Tool:
         if not isinstance(raw, dict):
             raise ArgumentError("invalid_arguments", "the arguments must be a JSON object")
         if self._arguments is None:
-            return self._found_good(raw)
+            return self._checked(raw)
         try:
             parsed = self._arguments.model_validate_json(arguments, strict=True)
         except ValidationError as error:
@@ -285,20 +285,20 @@ class Tool:
             for field, info in type(parsed).model_fields.items()
         }
 
-    def _found_good(self, raw: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, raw: dict[str, Any]) -> dict[str, Any]:
         try:
             json.dumps(raw, ensure_ascii=False).encode()
-            found = "" if self._fault is None else self._fault(raw)
+            problem = "" if self._fault is None else self._fault(raw)
         except RecursionError as error:
             raise ArgumentError("invalid_json", "the arguments: nested too deeply") from error
         except ValueError as error:  # half a surrogate pair
             raise ArgumentError("invalid_json", f"the arguments: {error}") from error
-        if found:
-            raise ArgumentError("invalid_arguments", shown(found))
+        if problem:
+            raise ArgumentError("invalid_arguments", shown(problem))
         return raw
 
 
-def _place(fn: Callable[..., Any]) -> str:
+def _location(fn: Callable[..., Any]) -> str:
     """Return where a function is written, for an error; nothing if it is written nowhere."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""

@@ -139,10 +139,12 @@ def _naming_images(task: Task) -> dict[str, Any]:
 
 def _packed_lineages(lineages: list[Lineage]) -> list[dict[str, Any]]:
     names = Lineage.__dataclass_fields__
-    packed = pack_lineages([{name: getattr(each, name) for name in names} for each in lineages])
+    packed = pack_lineages(
+        [{name: getattr(lineage, name) for name in names} for lineage in lineages]
+    )
     for row in packed:
         row["messages"] = [
-            recorded(each) if isinstance(each, Message) else each for each in row["messages"]
+            recorded(entry) if isinstance(entry, Message) else entry for entry in row["messages"]
         ]
     return packed
 
@@ -254,14 +256,14 @@ class Trace:
     def __repr__(self) -> str:
         """Return it in a line: whoever wants the messages prints them."""
         count = len(self.turns)
-        said = f"{count} turn{'s' * (count != 1)}"
-        said += ", not scored" if self.reward is None else f", reward {self.reward:.3f}"
+        summary = f"{count} turn{'s' * (count != 1)}"
+        summary += ", not scored" if self.reward is None else f", reward {self.reward:.3f}"
         if failed := sum(event.kind != "ok" for event in self.tool_events):
-            said += f", {failed} of {len(self.tool_events)} tool calls failed"
+            summary += f", {failed} of {len(self.tool_events)} tool calls failed"
         if self.error is not None:
             message = " ".join(self.error.message.split())[:100]
-            said += f", error in the {self.error.boundary}: {message}"
-        return f"<Trace of {self.environment}, task {self.task.id!r}: {said}>"
+            summary += f", error in the {self.error.boundary}: {message}"
+        return f"<Trace of {self.environment}, task {self.task.id!r}: {summary}>"
 
     @property
     def reward(self) -> float | None:
@@ -274,8 +276,8 @@ class Trace:
         if self.lineages:
             return self.lineages
         first = self.prompt_messages
-        said = enumerate(self.messages[first:], first)
-        answers = [place for place, message in said if message.role == "assistant"]
+        numbered = enumerate(self.messages[first:], first)
+        answers = [index for index, message in numbered if message.role == "assistant"]
         return [
             Lineage(
                 messages=self.messages,
@@ -290,18 +292,18 @@ class Trace:
     @property
     def branch_roles(self) -> list[str]:
         """The role or sub-agent of each branch; empty for the conversation of a single agent."""
-        found = {place: each.role for each in self.lineages for place in each.branches}
-        return [found.get(place, "") for place in range(len(self.branches))]
+        roles = {index: lineage.role for lineage in self.lineages for index in lineage.branches}
+        return [roles.get(index, "") for index in range(len(self.branches))]
 
     @property
     def answers(self) -> list[Message]:
         """Every message that the model sampled, in whatever conversation, in order of the turns."""
-        found = {
-            turn: each.messages[place]
-            for each in self.conversations
-            for place, turn in each.turn_of.items()
+        messages = {
+            turn: lineage.messages[index]
+            for lineage in self.conversations
+            for index, turn in lineage.turn_of.items()
         }
-        return [found[turn] for turn in sorted(found)]
+        return [messages[turn] for turn in sorted(messages)]
 
     @property
     def reply(self) -> str:
@@ -336,7 +338,7 @@ class Trace:
     @property
     def images(self) -> Iterator[Image]:
         """Every image of the messages, as often as it is in one."""
-        for message in chain(self.messages, *(said.messages for said in self.lineages)):
+        for message in chain(self.messages, *(lineage.messages for lineage in self.lineages)):
             yield from message.images
 
     def find_images(self, folder: Path) -> Trace:
@@ -361,7 +363,7 @@ class Trace:
         """Read a trace from one line of JSON.
 
         Raises:
-            ValueError: The line is not a trace.
+            ValueError: If the line is not a trace.
         """
         try:
             return trace_adapter().validate_json(line)

@@ -25,8 +25,8 @@ class TraceWriter:
         """Have a trace appended to a store. For any thread; returns at once.
 
         Args:
-            store: Where to.
-            trace: What.
+            store: The store to append to.
+            trace: The trace to append.
             line: The trace as JSON, if another process has encoded it.
         """
         self._thread.submit(store.append, trace, line).add_done_callback(
@@ -37,7 +37,7 @@ class TraceWriter:
         """Raise what went wrong since.
 
         Raises:
-            OSError: A trace could not be written; names the file.
+            OSError: If a trace could not be written; the message names the file.
         """
         if self._error is not None:
             raise self._error
@@ -46,7 +46,7 @@ class TraceWriter:
         """Write what is left of a store's traces, flush it to disk and close it.
 
         Raises:
-            OSError: A trace could not be written; names the file.
+            OSError: If a trace could not be written; the message names the file.
         """
         self._thread.submit(store.close).result()
         self.check()

@@ -29,12 +29,14 @@ def chat_lines(trace: Trace, *, bare: bool = False) -> list[dict[str, Any]]:
         bare: Leave out what the format does not know: ``metadata``, ``reasoning_content`` and the
             names in tools' messages.
     """
-    return [_line(trace, place, each, bare) for place, each in enumerate(trace.conversations)]
+    return [
+        _line(trace, number, lineage, bare) for number, lineage in enumerate(trace.conversations)
+    ]
 
 
-def _line(trace: Trace, place: int, said: Lineage, bare: bool) -> dict[str, Any]:
-    messages, turn_of = [], said.turn_of
-    for index, message in enumerate(said.messages):
+def _line(trace: Trace, number: int, lineage: Lineage, bare: bool) -> dict[str, Any]:
+    messages, turn_of = [], lineage.turn_of
+    for index, message in enumerate(lineage.messages):
         raw = message.to_openai()
         if message.role == "assistant" and (
             index in trace.info.get(UNLEARNED, ())
@@ -47,9 +49,9 @@ def _line(trace: Trace, place: int, said: Lineage, bare: bool) -> dict[str, Any]
             raw.pop("name", None)
         messages.append(raw)
     line: dict[str, Any] = {"messages": messages}
-    if said.tools:
-        line["tools"] = said.tools
-    return line if bare else line | {"metadata": _metadata(trace, place, said)}
+    if lineage.tools:
+        line["tools"] = lineage.tools
+    return line if bare else line | {"metadata": _metadata(trace, number, lineage)}
 
 
 def read_chat(raw: Any, number: int) -> Trace | None:
@@ -95,7 +97,7 @@ def _is_reward(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-def _metadata(trace: Trace, place: int, said: Lineage) -> dict[str, Any]:
+def _metadata(trace: Trace, number: int, lineage: Lineage) -> dict[str, Any]:
     about: dict[str, Any] = {
         "id": trace.id,
         "environment": trace.environment,
@@ -106,7 +108,7 @@ def _metadata(trace: Trace, place: int, said: Lineage) -> dict[str, Any]:
     if trace.error is not None:
         about["error"] = f"{trace.error.boundary}: {trace.error.message}"
     if len(trace.conversations) > 1:
-        about |= {"conversation": place, "of": len(trace.conversations), "parent": said.parent}
-    if forks := [fork for fork in trace.forks if fork.turn in said.turns]:
+        about |= {"conversation": number, "of": len(trace.conversations), "parent": lineage.parent}
+    if forks := [fork for fork in trace.forks if fork.turn in lineage.turns]:
         about["forks"] = [f"turn {fork.turn}: {fork.reason}" for fork in forks]
     return about

@@ -33,7 +33,7 @@ def schema() -> Any:
     """Return the ``pyarrow.Schema`` of the file.
 
     Raises:
-        ConfigError: pyarrow is not installed.
+        ConfigError: If pyarrow is not installed.
     """
     pa, _ = _pyarrow()
     text, i64, f64, flag = pa.string(), pa.int64(), pa.float64(), pa.bool_()
@@ -52,7 +52,7 @@ def schema() -> Any:
         name=text,
         images=rows(sha256=text, media_type=text, width=i64, height=i64, at=i64),
     )
-    places = pa.list_(i64)
+    indices = pa.list_(i64)
     columns = {
         "id": text,
         "environment": text,
@@ -93,9 +93,9 @@ def schema() -> Any:
             messages=messages,
             prompt_messages=i64,
             tools_json=text,
-            branches=places,
-            turns=places,
-            answers=places,
+            branches=indices,
+            turns=indices,
+            answers=indices,
             parent=i64,
             role=text,
         ),
@@ -123,7 +123,7 @@ class ParquetTraces:
         path: The file; it is replaced.
 
     Raises:
-        ConfigError: pyarrow is not installed.
+        ConfigError: If pyarrow is not installed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,8 +141,8 @@ class ParquetTraces:
             model: The model whose tokenizer made its token ids; may be empty.
 
         Raises:
-            Unfit: The schema has no room for something in it; the row is left out.
-            ConfigError: The file of an image is missing or damaged.
+            Unfit: If the schema has no room for something in it; the row is left out.
+            ConfigError: If the file of an image is missing or damaged.
         """
         try:
             batch = self._pa.RecordBatch.from_pylist([_row(trace, model)], self._schema)
@@ -172,7 +172,7 @@ def read_parquet(path: Path) -> Iterator[Trace]:
     """Yield the traces of an exported file, a few in memory at a time.
 
     Raises:
-        ConfigError: pyarrow is not installed, or the file was not exported by this library.
+        ConfigError: If pyarrow is not installed, or the file was not exported by this library.
     """
     pa, parquet = _pyarrow()
     try:
@@ -189,14 +189,14 @@ def read_parquet(path: Path) -> Iterator[Trace]:
 def _row(trace: Trace, model: str) -> dict[str, Any]:
     task, score = trace.task, trace.score
     prompt, images = by_reference(task.prompt)
-    told = isinstance(prompt, str)
+    is_text = isinstance(prompt, str)
     return {
         "id": trace.id,
         "environment": trace.environment,
         "model": model,
         "task_id": task.id,
-        "prompt": prompt if told else None,
-        "prompt_json": None if told else _json(prompt),
+        "prompt": prompt if is_text else None,
+        "prompt_json": None if is_text else _json(prompt),
         "answer_json": _json(task.answer),
         "task_info_json": _json(task.info),
         "seed": trace.seed,
@@ -225,13 +225,13 @@ def _row(trace: Trace, model: str) -> dict[str, Any]:
         ],
         "forks": [asdict(fork) for fork in trace.forks],
         "lineages": [_lineage(asdict(lineage)) for lineage in trace.lineages],
-        "roles": [{"name": name, **asdict(each)} for name, each in trace.roles.items()],
+        "roles": [{"name": name, **asdict(role)} for name, role in trace.roles.items()],
         "timing": _pairs(trace.timing, "phase", "seconds"),
         "info_json": _json(trace.info),
         "origin": trace.origin and asdict(trace.origin),
         "images": [
             {"name": name, "data": image.read()}
-            for name, image in {each.name: each for each in (*images, *trace.images)}.items()
+            for name, image in {image.name: image for image in (*images, *trace.images)}.items()
         ],
     }
 
@@ -240,10 +240,10 @@ def _trace(row: dict[str, Any]) -> Trace:
     score = None
     if row["scored"]:
         score = {"reward": row["reward"], "outcome": row["outcome"]}
-        score["metrics"] = {each["name"]: each["value"] for each in row["metrics"]}
+        score["metrics"] = {entry["name"]: entry["value"] for entry in row["metrics"]}
         for kind in _PARTS:
-            found = [each for each in row["components"] if each["kind"] == kind]
-            score[kind] = {each["name"]: _kept(kind, each["value"]) for each in found}
+            entries = [entry for entry in row["components"] if entry["kind"] == kind]
+            score[kind] = {entry["name"]: _kept(kind, entry["value"]) for entry in entries}
     kept = ("id", "environment", "seed", "prompt_messages", "stop_reason", "error", "turns")
     more = ("tool_events", "step_rewards", "branches", "forks")
     trace = trace_adapter().validate_python(
@@ -258,28 +258,28 @@ def _trace(row: dict[str, Any]) -> Trace:
             "messages": [_read_message(message) for message in row["messages"]],
             "tools": json.loads(row["tools_json"]),
             # Not in files that were exported before there were any.
-            "lineages": [_read_lineage(each) for each in row.get("lineages") or ()],
-            "roles": {each.pop("name"): each for each in row.get("roles") or ()},
+            "lineages": [_read_lineage(entry) for entry in row.get("lineages") or ()],
+            "roles": {entry.pop("name"): entry for entry in row.get("roles") or ()},
             "score": score,
-            "timing": {each["phase"]: each["seconds"] for each in row["timing"]},
+            "timing": {entry["phase"]: entry["seconds"] for entry in row["timing"]},
             "info": json.loads(row["info_json"]),
             "origin": row.get("origin"),  # not in files that were exported before it was
         }
     )
-    held = {each["name"]: each["data"] for each in row.get("images") or ()}
+    held = {entry["name"]: entry["data"] for entry in row.get("images") or ()}
     for image in trace.images:
         image.data = held.get(image.name)
     return trace
 
 
 def _lineage(raw: dict[str, Any]) -> dict[str, Any]:
-    said = [_message(message) for message in raw["messages"]]
-    return raw | {"messages": said, "tools_json": _json(raw.pop("tools"))}
+    messages = [_message(message) for message in raw["messages"]]
+    return raw | {"messages": messages, "tools_json": _json(raw.pop("tools"))}
 
 
 def _read_lineage(raw: dict[str, Any]) -> dict[str, Any]:
-    said = [_read_message(message) for message in raw["messages"]]
-    return raw | {"messages": said, "tools": json.loads(raw.pop("tools_json"))}
+    messages = [_read_message(message) for message in raw["messages"]]
+    return raw | {"messages": messages, "tools": json.loads(raw.pop("tools_json"))}
 
 
 def _message(raw: dict[str, Any]) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def _read_message(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(values: Mapping[str, float | None], key: str, value: str) -> list[dict[str, Any]]:
-    return [{key: name, value: each} for name, each in values.items()]
+    return [{key: name, value: number} for name, number in values.items()]
 
 
 def _kept(kind: str, value: float | None) -> float | bool | None:

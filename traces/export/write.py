@@ -60,9 +60,9 @@ def export_traces(
         stop_reasons: Leave out what did not end for one of these reasons.
 
     Raises:
-        ConfigError: The ending is not known, the file exists, ``bare`` is asked of Parquet, or
-            pyarrow is not installed.
-        OSError: The file cannot be written; nothing is left of it.
+        ConfigError: If the ending is unknown, the file exists, ``bare`` is requested of Parquet,
+            or pyarrow is not installed.
+        OSError: If the file cannot be written; nothing is left of it.
     """
     check_export(output, bare=bare)
     done = Exported()
@@ -82,9 +82,9 @@ def export_traces(
                 done.traces += 1
                 done.forked += max(len(trace.branches), len(trace.conversations)) > 1
                 done.without_tokens += not trace.branches
-                said = trace.conversations
-                called = any(message.tool_calls for each in said for message in each.messages)
-                done.without_tools += called and not any(each.tools for each in said)
+                lineages = trace.conversations
+                called = any(m.tool_calls for lineage in lineages for m in lineage.messages)
+                done.without_tools += called and not any(lineage.tools for lineage in lineages)
     done.size = output.stat().st_size
     return done
 
@@ -93,7 +93,7 @@ def check_export(output: Path, *, bare: bool = False) -> None:
     """Raise where an export could not be written, or would destroy something.
 
     Raises:
-        ConfigError: See :func:`export_traces`.
+        ConfigError: If :func:`export_traces` would raise it.
     """
     if output.suffix not in (CHAT_ENDING, ENDING):
         raise ConfigError(
@@ -135,10 +135,9 @@ def _chat(path: Path, *, bare: bool) -> Iterator[Append]:
     with path.open("w", encoding="utf-8") as file:
 
         def append(trace: Trace, model: str) -> None:
-            found = chat_lines(trace, bare=bare)
-            lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in found]
+            lines = chat_lines(trace, bare=bare)
             try:
-                file.write("".join(lines))
+                file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
             except UnicodeEncodeError as error:
                 raise Unfit(str(error)) from error
 

@@ -30,8 +30,8 @@ def stated_answer(reply: str) -> str:
     The forms are ``Answer: 5``, ``\boxed{5}``, ``<answer>5</answer>`` and ``{"answer": 5}``. An
     environment may read replies otherwise: what counts is its reward.
     """
-    found = [match for form in _FORMS for match in form.finditer(reply[-_SEARCHED:])]
-    if not found:
+    matches = [match for form in _FORMS for match in form.finditer(reply[-_SEARCHED:])]
+    if not matches:
         return ""
-    stated: str = max(found, key=lambda match: match.start())[1]
+    stated: str = max(matches, key=lambda match: match.start())[1]
     return stated.strip().strip('*"').strip()

@@ -26,7 +26,7 @@ _EXACT = 2**53  # JavaScript counts exactly up to here
 def row_of(trace: Trace) -> dict[str, Any]:
     """Return what the table shows of a trace, sorts by and searches in."""
     first = trace.conversations[0].messages
-    asked = next((m.content for m in first if m.role == "user"), "")
+    prompt = next((m.content for m in first if m.role == "user"), "")
     failed = sum(event.kind != "ok" for event in trace.tool_events)
     row = {
         "id": trace.id[:PREVIEW],
@@ -48,7 +48,7 @@ def row_of(trace: Trace) -> dict[str, Any]:
         "tools": " ".join(dict.fromkeys(event.name for event in trace.tool_events))[:PREVIEW],
         "expected": expected_answer(trace.task.answer)[:PREVIEW],
         "stated": stated_answer(trace.reply)[:PREVIEW],
-        "prompt": asked[:PREVIEW],
+        "prompt": prompt[:PREVIEW],
         "reply": trace.reply[:PREVIEW],
         "foreign": trace.info.get("foreign") is True,
         "rollout": _rollout_of(trace),
@@ -61,29 +61,29 @@ def _rollout_of(trace: Trace) -> int | None:
     if trace.origin is not None:
         return trace.origin.rollout
     evaluation = trace.info.get("eval")
-    place = evaluation.get("rollout") if isinstance(evaluation, dict) else None
-    return place if isinstance(place, int) else None
+    index = evaluation.get("rollout") if isinstance(evaluation, dict) else None
+    return index if isinstance(index, int) else None
 
 
 def text_of(trace: Trace) -> str:
     """Return all text of a trace, in which the page looks for words: a line for each."""
-    said: list[Any] = [trace.task.id, trace.task.prompt, trace.task.answer, trace.task.info]
+    parts: list[Any] = [trace.task.id, trace.task.prompt, trace.task.answer, trace.task.info]
     seen: set[int] = set()
     for conversation in trace.conversations:
         for message in conversation.messages:
             if id(message) not in seen:  # an agent's conversations share what they repeat
                 seen.add(id(message))
-                said += [message.reasoning, message.content, message.name]
-                said += [part for c in message.tool_calls for part in (c.name, c.arguments)]
-    said += [part for event in trace.tool_events for part in (event.kind, event.detail)]
-    said += [fork.reason for fork in trace.forks]
+                parts += [message.reasoning, message.content, message.name]
+                parts += [part for c in message.tool_calls for part in (c.name, c.arguments)]
+    parts += [part for event in trace.tool_events for part in (event.kind, event.detail)]
+    parts += [fork.reason for fork in trace.forks]
     if trace.error is not None:
-        said += [trace.error.type, trace.error.message, trace.error.traceback]
-    said.append(trace.info)
+        parts += [trace.error.type, trace.error.message, trace.error.traceback]
+    parts.append(trace.info)
     texts = (
-        each if isinstance(each, str) else json.dumps(each, ensure_ascii=False, default=str)
-        for each in said
-        if each is not None and each != "" and each != {}
+        part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)
+        for part in parts
+        if part is not None and part != "" and part != {}
     )
     return "\n".join(dict.fromkeys(texts))
 
@@ -101,11 +101,11 @@ def pack_trace(trace: Trace, learned: Sequence[Learned] = ()) -> bytes:
         body = strict(json.loads(trace.to_json()))
     finally:
         trace.branches = branches
-    for each in learned:
-        if 0 <= each.branch < len(heads) and len(each.mask) <= heads[each.branch]["size"]:
-            packed = each.packed()
+    for entry in learned:
+        if 0 <= entry.branch < len(heads) and len(entry.mask) <= heads[entry.branch]["size"]:
+            packed = entry.packed()
             del packed["rollout"], packed["branch"]
-            heads[each.branch].setdefault("learned", []).append(strict(packed))
+            heads[entry.branch].setdefault("learned", []).append(strict(packed))
     body["branches"] = heads
     text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return b"".join([len(text).to_bytes(4, "little"), text, *arrays])
@@ -131,7 +131,7 @@ def strict(value: Any) -> Any:
 
 def _branch(branch: Branch) -> tuple[dict[str, Any], bytes]:
     lists = (branch.token_ids, branch.loss_mask, branch.logprobs)
-    lengths = {len(each) for each in (*lists, branch.turn_index, branch.weight_version)}
+    lengths = {len(values) for values in (*lists, branch.turn_index, branch.weight_version)}
     size = min(lengths)  # a foreign file may break the promise of one length
     ids = branch.token_ids[:size]
     head: dict[str, Any] = {

@@ -54,14 +54,14 @@ class Encoder:
     """Encodes files, and remembers what they became.
 
     Args:
-        folder: Where the blobs are kept; it must outlive the encoder.
+        folder: The folder of the blobs; it must outlive the encoder.
         images: Whether images are encoded, too; not for a page that is served beside them.
     """
 
     def __init__(self, folder: Path, *, images: bool = True) -> None:
         self._folder = folder
         self._images = images
-        self._known: dict[Path, tuple[object, Encoded]] = {}
+        self._cache: dict[Path, tuple[object, Encoded]] = {}
 
     def encode(self, source: Source, advance: Callable[[int], None] | None = None) -> Encoded:
         """Return a file's traces, as they were encoded before if nothing has changed since.
@@ -71,28 +71,28 @@ class Encoder:
             advance: Told the number of bytes of every line that was read.
 
         Raises:
-            ConfigError: The file cannot be opened.
-            OSError: The disk is full.
+            ConfigError: If the file cannot be opened.
+            OSError: If the disk is full.
         """
         state = (source, state_of(source.path))
-        before = self._known.get(source.path)
+        before = self._cache.get(source.path)
         if before is not None and before[0] == state:
             return before[1]
         if before is not None:
             before[1].spool.unlink()
-            del self._known[source.path]
+            del self._cache[source.path]
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as spool:
-            found = Encoded(source, Path(spool.name))
-            _encode(found, spool, advance, images=self._images)
-        self._known[source.path] = state, found
-        return found
+            encoded = Encoded(source, Path(spool.name))
+            _encode(encoded, spool, advance, images=self._images)
+        self._cache[source.path] = state, encoded
+        return encoded
 
 
 def state_of(file: Path) -> tuple[tuple[int, int, int], ...]:
     """Return what differs if a traces file, or what was learned from it, has changed.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: If it cannot be read.
     """
     try:
         own = file.stat()
@@ -100,39 +100,41 @@ def state_of(file: Path) -> tuple[tuple[int, int, int], ...]:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     learned = learned_file(file)
     beside = learned.stat() if learned is not None and learned.exists() else None
-    return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in (own, beside) if each)
+    return tuple(
+        (status.st_ino, status.st_size, status.st_mtime_ns) for status in (own, beside) if status
+    )
 
 
 def _encode(
-    found: Encoded, spool: IO[bytes], advance: Callable[[int], None] | None, *, images: bool
+    encoded: Encoded, spool: IO[bytes], advance: Callable[[int], None] | None, *, images: bool
 ) -> None:
     texts: list[str] = []
 
     def flush() -> None:
         if texts:
-            _add(found, spool, "s", json.dumps(texts).encode())
-            found.counts.append(len(texts))
+            _add(encoded, spool, "s", json.dumps(texts).encode())
+            encoded.counts.append(len(texts))
             texts.clear()
 
-    learned: dict[str, list[Learned]] = learned_beside(found.source.path)
+    learned: dict[str, list[Learned]] = learned_beside(encoded.source.path)
     waiting = 0
-    for trace in read(found.source, advance):
+    for trace in read(encoded.source, advance):
         if isinstance(trace, Unreadable):
-            found.unreadable += 1
-            if len(found.problems) < 5:
-                found.problems.append(f"line {trace.line}: {trace.why}")
+            encoded.unreadable += 1
+            if len(encoded.problems) < 5:
+                encoded.problems.append(f"line {trace.line}: {trace.why}")
             continue
         of_loss = learned.get(trace.id, [])
         row = row_of(trace)
-        row["model"] = found.source.model_of(trace)
-        row["split"], row["step"] = map(strict, found.source.place_of(trace))
-        row["learned"] = len({each.branch for each in of_loss})
-        found.rows.append(row)
-        ids = found.used.setdefault(row["model"], set())
+        row["model"] = encoded.source.model_of(trace)
+        row["split"], row["step"] = map(strict, encoded.source.place_of(trace))
+        row["learned"] = len({entry.branch for entry in of_loss})
+        encoded.rows.append(row)
+        ids = encoded.used.setdefault(row["model"], set())
         ids.update(*(branch.token_ids for branch in trace.branches))
-        _add(found, spool, "t", pack_trace(trace, of_loss))
+        _add(encoded, spool, "t", pack_trace(trace, of_loss))
         if images:
-            _add_images(found, spool, trace)
+            _add_images(encoded, spool, trace)
         texts.append(text_of(trace))
         waiting += len(texts[-1])
         if waiting >= SEARCHED:
@@ -141,15 +143,15 @@ def _encode(
     flush()
 
 
-def _add_images(found: Encoded, spool: IO[bytes], trace: Trace) -> None:
+def _add_images(encoded: Encoded, spool: IO[bytes], trace: Trace) -> None:
     """Add the images that are not there yet; the page says of one that is missing that it is."""
     for image in trace.images:
-        if image.name not in found.images:
+        if image.name not in encoded.images:
             with suppress(BadImage):
                 data = image.read()
-                found.images[image.name] = None
-                _add(found, spool, "i", data)
+                encoded.images[image.name] = None
+                _add(encoded, spool, "i", data)
 
 
-def _add(found: Encoded, spool: IO[bytes], kind: Kind, data: bytes) -> None:
-    found.blobs.append((kind, spool.write(compress(data))))
+def _add(encoded: Encoded, spool: IO[bytes], kind: Kind, data: bytes) -> None:
+    encoded.blobs.append((kind, spool.write(compress(data))))

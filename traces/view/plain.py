@@ -34,11 +34,11 @@ def print_trace(console: Console, trace: Trace) -> None:
     )
     console.print(Rule(head, align="left", style="dim"))
     shown: set[str] = set()
-    for place, said in enumerate(trace.conversations):
+    for number, lineage in enumerate(trace.conversations):
         if len(trace.conversations) > 1:
-            console.print(Text(_begins(trace, place, said), style="bold"))
-        _print_conversation(console, trace, said, shown)
-        shown.update(map(repr, said.messages))
+            console.print(Text(_begins(trace, number, lineage), style="bold"))
+        _print_conversation(console, trace, lineage, shown)
+        shown.update(map(repr, lineage.messages))
     if (user := user_of(trace)) is not None:
         _print_user(console, user)
     for text in _left(trace.info):
@@ -51,23 +51,23 @@ def print_trace(console: Console, trace: Trace) -> None:
     console.print()
 
 
-def _begins(trace: Trace, place: int, said: Lineage) -> str:
+def _begins(trace: Trace, number: int, lineage: Lineage) -> str:
     """Return which conversation it is, and why it began."""
-    parts = [f"conversation {place + 1} of {len(trace.conversations)}"]
+    parts = [f"conversation {number + 1} of {len(trace.conversations)}"]
     parts += [
         f"{fork.kind}: {visible(fork.reason)}"
         for fork in trace.forks
-        if fork.turn in said.turns[:1]
+        if fork.turn in lineage.turns[:1]
     ]
     return ", ".join(parts)
 
 
-def _print_conversation(console: Console, trace: Trace, said: Lineage, shown: set[str]) -> None:
+def _print_conversation(console: Console, trace: Trace, lineage: Lineage, shown: set[str]) -> None:
     """Print the messages of a conversation; those of its prompt that were ``shown`` are counted."""
     events = {(event.turn, event.call_id): event for event in trace.tool_events}
-    turn_of, again = said.turn_of, 0
-    for index, message in enumerate(said.messages):
-        if index < said.prompt_messages and repr(message) in shown:
+    turn_of, again = lineage.turn_of, 0
+    for index, message in enumerate(lineage.messages):
+        if index < lineage.prompt_messages and repr(message) in shown:
             again += 1
             continue
         if again:

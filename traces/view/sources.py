@@ -96,13 +96,13 @@ def find_sources(paths: Sequence[Path]) -> list[Source]:
     named once, in whatever way it was reached.
 
     Raises:
-        ConfigError: A path does not exist, or a folder has no traces file.
+        ConfigError: If a path does not exist, or a folder has no traces file.
     """
-    found: dict[Path, Source] = {}
+    by_file: dict[Path, Source] = {}
     for path in paths:
         for file in _files(path):
-            found.setdefault(file.resolve(), Source(file, _models_near(file)))
-    return list(found.values())
+            by_file.setdefault(file.resolve(), Source(file, _models_near(file)))
+    return list(by_file.values())
 
 
 def read(
@@ -119,7 +119,7 @@ def read(
         advance: Told the number of bytes of every line that was read.
 
     Raises:
-        ConfigError: The file cannot be opened, or is Parquet that was not exported here.
+        ConfigError: If the file cannot be opened, or is Parquet that was not exported here.
     """
     if source.path.suffix == ENDING:
         yield from read_parquet(source.path)
@@ -143,10 +143,10 @@ def read(
                 size += len(rest)
                 yield Unreadable(number, f"longer than {MAX_LINE_BYTES >> 20} MiB")
             elif line.strip():
-                found = _parse(line, number)
-                if isinstance(found, Trace) and not found.info.get("foreign"):
-                    found.find_images(source.path.parent)
-                yield found
+                record = _parse(line, number)
+                if isinstance(record, Trace) and not record.info.get("foreign"):
+                    record.find_images(source.path.parent)
+                yield record
             if advance is not None:
                 advance(size)
 
@@ -157,13 +157,13 @@ def refuse_foreign(sources: Sequence[Source]) -> None:
     An empty file, and one whose only line is being written, may hold traces later.
 
     Raises:
-        ConfigError: None of them holds a trace; says what the first holds, and what is needed.
+        ConfigError: If none of them holds a trace; the message says what the first holds.
     """
     complaint = ""
     for source in sources:
-        found = list(islice(read(source), _LOOKED_AT))
-        first = found[0] if found else None
-        if not isinstance(first, Unreadable) or any(isinstance(it, Trace) for it in found):
+        records = list(islice(read(source), _LOOKED_AT))
+        first = records[0] if records else None
+        if not isinstance(first, Unreadable) or any(isinstance(r, Trace) for r in records):
             return
         if first.torn:
             return

@@ -90,8 +90,8 @@ def write_page(
             once.
 
     Raises:
-        ConfigError: A file cannot be opened, or ``output`` is something else than such a page.
-        OSError: The disk is full, or the folder cannot be written to.
+        ConfigError: If a file cannot be opened, or ``output`` is something else than such a page.
+        OSError: If the disk is full, or the folder cannot be written to.
     """
     check_output(output)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -118,25 +118,25 @@ def _write(
     models: dict[str, str] = {}
     used: dict[str, set[int]] = {}
     encoded = [encoder.encode(source, advance) for source in sources]
-    for number, each in enumerate(encoded):
-        names = {name: _name(name, each.source, models) for name in each.used}
-        for name, ids in each.used.items():
+    for number, entry in enumerate(encoded):
+        names = {name: _name(name, entry.source, models) for name in entry.used}
+        for name, ids in entry.used.items():
             used.setdefault(names[name], set()).update(ids)
-        for row in each.rows:
+        for row in entry.rows:
             repeated = seen[row["id"]] = seen.get(row["id"], 0) + 1
             unique = row["id"] if repeated == 1 else f"{row['id']}~{repeated}"  # a link's end
             rows.append({**row, "id": unique, "file": number, "model": names[row["model"]]})
         files.append(
             {
-                "path": str(each.source.path),
-                "run": each.source.run,
-                "read": len(each.rows),
-                "problems": each.problems,
-                "unreadable": each.unreadable,
+                "path": str(entry.source.path),
+                "run": entry.source.run,
+                "read": len(entry.rows),
+                "problems": entry.problems,
+                "unreadable": entry.unreadable,
             }
         )
-        written.unreadable += each.unreadable
-        written.problems += [f"{each.source.path}, {problem}" for problem in each.problems[:1]]
+        written.unreadable += entry.unreadable
+        written.problems += [f"{entry.source.path}, {problem}" for problem in entry.problems[:1]]
     written.traces = len(rows)
     tokens = {name: texts_of(model) for name, model in models.items() if model and used[name]}
     of_models, vocabularies = _vocabularies(used, tokens)
@@ -144,7 +144,7 @@ def _write(
         "title": title,
         "files": files,
         "vocabularies": of_models,
-        "texts": [count for each in encoded for count in each.counts],
+        "texts": [count for entry in encoded for count in entry.counts],
         "rows": rows,
         "served": served,
     }
@@ -207,10 +207,10 @@ def _copy(page: Any, encoded: Sequence[Encoded]) -> None:
     """Give all blobs their names: t0, t1, … for traces, s0, s1, … for texts, images' by hash."""
     counts = {"t": 0, "s": 0}
     written: set[str] = set()
-    for each in encoded:
-        images = iter(each.images)
-        with each.spool.open("rb") as spool:
-            for kind, size in each.blobs:
+    for entry in encoded:
+        images = iter(entry.images)
+        with entry.spool.open("rb") as spool:
+            for kind, size in entry.blobs:
                 data = spool.read(size)
                 if kind == "i":
                     name = f"i-{next(images)}"
