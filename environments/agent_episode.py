@@ -107,7 +107,7 @@ async def run_agent(
                 if not deadline.expired():
                     raise
                 session.check()
-                if not session.asked:
+                if not session.answered:
                     raise EnvironmentFailure(
                         f"the agent took longer than its {seconds:g} s, and has had no answer of "
                         "the model's"
@@ -128,7 +128,7 @@ async def _work(attempt: Attempt, session: Session, info: dict[str, Any], crash:
         await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
         session.check()
         if not running.done():
-            if not session.asked:
+            if not session.answered:
                 raise EnvironmentFailure(f"the agent asked too much{_unanswered(session)}")
             return over.result()
         output = running.result()
@@ -136,13 +136,13 @@ async def _work(attempt: Attempt, session: Session, info: dict[str, Any], crash:
         raise
     except Exception as error:
         what, message = _described(error)
-        if crash == "failed" or not session.asked:
+        if crash == "failed" or not session.answered:
             raise EnvironmentFailure(f"the agent failed{_unanswered(session)}: {what}") from error
         info.setdefault("program", {"error": message[-_MOST_ERROR:]})
         output = None
     finally:
         await _stop(running, over)
-    if not session.asked:
+    if not session.answered:
         raise EnvironmentFailure(f"the agent ended{_unanswered(session)}")
     if output is not None:
         info["output"] = writable(output[-MOST_OUTPUT:])
@@ -159,7 +159,7 @@ def _described(error: Exception) -> tuple[str, str]:
 
 def _unanswered(session: Session) -> str:
     """Say that the agent never had an answer, if so; that is what most mistakes come down to."""
-    if session.asked:
+    if session.answered:
         return ""
     refused = f" Its last request was refused: {session.refused}" if session.refused else ""
     return (

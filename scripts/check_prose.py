@@ -143,7 +143,6 @@ class Conventions:
 
     Args:
         rooms: Folders whose Python files are checked.
-        unfinished: Folders in them whose files are not.
         names: Names to avoid, without underscores around them, to better ones.
         verbs: Those of them that a function may have.
         kept: Those that must stay, as ``path:name``: what is written to files has them.
@@ -152,20 +151,16 @@ class Conventions:
     def __init__(
         self,
         rooms: Sequence[str],
-        unfinished: Sequence[str],
         names: Mapping[str, str],
         verbs: Sequence[str],
         kept: Sequence[str],
     ) -> None:
         self._rooms = tuple(f"{room}/" for room in rooms)
-        self._unfinished = tuple(f"{folder}/" for folder in unfinished)
         self._names, self._verbs, self._kept = names, {*verbs}, {*kept}
 
     def check(self, path: str, text: str) -> Iterator[Finding]:
         """Yield the findings of a file, in the order of its lines."""
         if not path.endswith(".py") or not path.startswith(self._rooms):
-            return
-        if path.startswith(self._unfinished):
             return
         found = [self._name(path, 1, Path(path).stem)]
         for node in ast.walk(ast.parse(text)):
@@ -226,9 +221,7 @@ def check(root: Path, paths: Iterable[str]) -> list[Finding]:
     """Return what is found in files of a repository."""
     words = tomllib.loads(WORDS.read_text(encoding="utf-8"))
     vocabulary, rooms = Vocabulary(words["phrases"]), words["rooms"]
-    conventions = Conventions(
-        rooms["clean"], rooms["unfinished"], words["names"], rooms["verbs"], rooms["kept"]
-    )
+    conventions = Conventions(rooms["clean"], words["names"], rooms["verbs"], rooms["kept"])
     texts = ((path, (root / path).read_text(encoding="utf-8")) for path in paths)
     return [
         finding

@@ -26,13 +26,13 @@ def cached_index(
     wait for the first to build it. Any of these folders may be removed when no run uses it.
 
     Args:
-        name: What it is for; begins the folder's name.
+        name: The environment's name, with which the folder's begins.
         content: A hash of the documents, and of nothing else.
-        documents: What to index, read only if there is no index yet.
+        documents: The documents to index, read only if there is no index yet.
         progress: Show a progress bar.
 
     Raises:
-        ConfigError: A document is wrong, tantivy is not installed, or the disk refuses.
+        ConfigError: If a document is wrong, tantivy is not installed, or the disk refuses.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "vf-rl" / "indexes" / f"{name}-{content[:32]}-{_engine()}"

@@ -28,10 +28,10 @@ _LONGEST_ANSWER = 100  # digits; Python refuses to read numbers of thousands
 
 def final_answer(text: str) -> int | None:
     """Return the whole number after the text's only ``Answer:``; None if another one follows."""
-    found = list(_ANSWER.finditer(text))
-    if len(found) != 1 or any(character.isdigit() for character in text[found[0].end() :]):
+    matches = list(_ANSWER.finditer(text))
+    if len(matches) != 1 or any(character.isdigit() for character in text[matches[0].end() :]):
         return None
-    return int(found[0][1]) if len(found[0][1]) <= _LONGEST_ANSWER else None
+    return int(matches[0][1]) if len(matches[0][1]) <= _LONGEST_ANSWER else None
 
 
 def correct(trace: Trace) -> float:
@@ -61,7 +61,7 @@ class Calculator(Environment):
         seed: Seed of the tasks.
 
     Raises:
-        ConfigError: An argument is out of range.
+        ConfigError: If an argument is out of range.
     """
 
     system_prompt = (

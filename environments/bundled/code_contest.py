@@ -58,7 +58,7 @@ class CodeContest(Environment):
     :func:`share_passed`), less a share for many calls, calls gone wrong and code that hangs.
 
     Args:
-        sandbox: Where code runs; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
+        sandbox: The source of sandboxes; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
         partial: Whether passing some of the hidden tests earns partial credit; otherwise all or
             nothing.
         visible: Tests shown in the prompt, 0 to 5.
@@ -67,7 +67,7 @@ class CodeContest(Environment):
         python_timeout: Seconds for one tool call, at most 15.
 
     Raises:
-        ConfigError: An argument is out of range, or ``sandbox`` names no sandbox.
+        ConfigError: If an argument is out of range, or ``sandbox`` names no sandbox.
     """
 
     system_prompt = (

@@ -38,8 +38,8 @@ class GeoQA(Environment):
     ``facts``, and ``query``, its meaning.
 
     Args:
-        cities: How many of the most populous cities have a passage, in addition to all countries
-            and their capitals. The index is built once per machine.
+        cities: Number of the most populous cities that have a passage, in addition to all
+            countries and their capitals. The index is built once per machine.
         min_hops: Minimum hops of a question.
         max_hops: Maximum hops of a question, up to 3.
         outcome: ``em`` for exact match, ``f1`` for token F1.
@@ -51,7 +51,7 @@ class GeoQA(Environment):
         seed: Seed of the questions. Which country is held out does not depend on it.
 
     Raises:
-        ConfigError: An argument is out of range, or a package is missing.
+        ConfigError: If an argument is out of range, or a package is missing.
     """
 
     system_prompt = (
@@ -85,8 +85,8 @@ class GeoQA(Environment):
         self.hops = (min_hops, max_hops)
         self.sizes = split_sizes("geo-qa", num_train, num_eval)
         self.seed = seed
-        place = self._own_index() if index is None else index
-        self.search = SearchTools(place, k=k, max_result_tokens=max_result_tokens)
+        location = self._own_index() if index is None else index
+        self.search = SearchTools(location, k=k, max_result_tokens=max_result_tokens)
         self.tools = [self.search]
         self.rubric = search_rubric(outcome, free_calls="calls")
 
@@ -105,10 +105,10 @@ class GeoQA(Environment):
     def oracle(self, task: Task) -> Script:
         """Search for every passage that the answer rests on, open it, and answer."""
         script: list[Line] = []
-        asked: list[str] = []
+        titles: list[str] = []
         for doc_id, title in task.info["documents"].items():
-            query = f"{title} {doc_id.partition('-')[0]}" if title in asked else title
-            asked.append(title)
+            query = f"{title} {doc_id.partition('-')[0]}" if title in titles else title
+            titles.append(title)
             script += [{"search": {"query": query}}, {"open": {"doc_id": doc_id}}]
         return [*script, f"Answer: {task.answer[0]}"]
 

@@ -20,7 +20,7 @@ from vf.traces.trace import StopReason, Trace
 _NUMBER = re.compile(r"-?\d+")
 
 
-def found(trace: Trace) -> float:
+def guessed(trace: Trace) -> float:
     """1 if the number was found within the turns, 0 otherwise."""
     return float(trace.stop_reason is StopReason.TERMINATED)
 
@@ -43,7 +43,7 @@ class GuessNumber(Environment):
         seed: Seed of the tasks.
 
     Raises:
-        ConfigError: An argument is out of range.
+        ConfigError: If an argument is out of range.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class GuessNumber(Environment):
         self.max_turns = max_guesses or high.bit_length()
         self.sizes = split_sizes("guess-number", num_train, num_eval)
         self.seed = seed
-        self.rubric = Rubric(outcome=found, metrics=[guesses])
+        self.rubric = Rubric(outcome=guessed, metrics=[guesses])
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield episodes, each with its own hidden number."""
@@ -82,8 +82,8 @@ class GuessNumber(Environment):
 
         def guess(messages: list[Message]) -> str:
             low, high = 1, self.high
-            said = [message.content for message in messages]
-            for number, hint in pairwise(said[1:]):
+            texts = [message.content for message in messages]
+            for number, hint in pairwise(texts[1:]):
                 if hint == "Higher.":
                     low = int(number) + 1
                 elif hint == "Lower.":

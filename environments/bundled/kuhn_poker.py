@@ -49,7 +49,7 @@ class KuhnPoker(MultiAgentEnvironment):
     ``"equilibrium"``. The deals are the six possible ones, equally often.
 
     Args:
-        opponents: Who plays the other role in training, by names of one's own: ``"policy"``,
+        opponents: The other role's players in training, by names of one's own: ``"policy"``,
             ``"random"``, ``"equilibrium"``, or what ``players`` of any
             :class:`vf.MultiAgentEnvironment` takes, such as ``{"checkpoint": FOLDER}``. Each has an
             equal share of the tasks, whose info names it as ``opponent``: the curriculum ``league``
@@ -60,7 +60,7 @@ class KuhnPoker(MultiAgentEnvironment):
         seed: Seed of the order of the games.
 
     Raises:
-        ConfigError: An argument is out of range, or no opponent.
+        ConfigError: If an argument is out of range, or no opponent.
     """
 
     roles = {
@@ -135,8 +135,8 @@ class KuhnPoker(MultiAgentEnvironment):
         self.opponents.check()
 
     def _ask(self, role: str, heard: str = "") -> RoleStep:
-        said = [_heard(heard)] if heard else []
-        return RoleStep({role: " ".join([*said, _card(self.cards[role])])})
+        sentences = [_heard(heard)] if heard else []
+        return RoleStep({role: " ".join([*sentences, _card(self.cards[role])])})
 
     def _end(self, winner: str, won: int, info: Mapping[str, str] | None = None) -> RoleStep:
         rewards = {
@@ -164,8 +164,8 @@ def _random_move(messages: list[Message], rng: random.Random) -> str:
 
 
 def _equilibrium_move(messages: list[Message], rng: random.Random) -> str:
-    said = " ".join(message.content for message in messages)
-    role = next(name for name in _ROLES if f"You act {name}." in said)
-    card = next(card for card in _CARDS if _card(card) in said)
+    text = " ".join(message.content for message in messages)
+    role = next(name for name in _ROLES if f"You act {name}." in text)
+    card = next(card for card in _CARDS if _card(card) in text)
     after = EQUILIBRIUM[role][card]
-    return "bet" if rng.random() < after[_heard("bet") in said] else "pass"
+    return "bet" if rng.random() < after[_heard("bet") in text] else "pass"

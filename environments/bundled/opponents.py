@@ -34,7 +34,7 @@ class Opponents:
         scripts: What the game brings along.
 
     Raises:
-        ConfigError: There are none, or one is not known.
+        ConfigError: If there are no opponents, or one is unknown.
     """
 
     game: str
@@ -49,10 +49,10 @@ class Opponents:
                 f"{self.game}: opponents = {self.train!r}: write a table of opponents by name, "
                 "such as {random = 'random', itself = 'policy'}"
             )
-        known = (POLICY, *self.scripts)
+        choices = (POLICY, *self.scripts)
         for where, opponent in self._named():
-            if isinstance(opponent, str) and opponent not in known:
-                *first, last = map(repr, known)
+            if isinstance(opponent, str) and opponent not in choices:
+                *first, last = map(repr, choices)
                 raise ConfigError(
                     f"{self.game}: {where} = {opponent!r}: write {', '.join(first)} or {last}, a "
                     "table with 'checkpoint' or 'model', a model, or a function of the messages"
@@ -85,7 +85,7 @@ class Opponents:
         """Check that all of them can play.
 
         Raises:
-            ConfigError: One cannot; names the setting.
+            ConfigError: If an opponent cannot; the message names the setting.
         """
         for where, opponent in self._named():
             if not isinstance(opponent, str):

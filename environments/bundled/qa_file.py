@@ -29,16 +29,19 @@ def read_questions(path: str | Path) -> list[Item]:
     ignored.
 
     Raises:
-        ConfigError: The file cannot be read, is empty, or a line is wrong; names line and field.
+        ConfigError: If the file cannot be read, is empty, or a line is wrong; the message names
+            line and field.
     """
     source = Path(path).expanduser()
     items: list[Item] = []
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for where, row in json_rows(source):
         item = _item(row, where)
-        if item.id in places:
-            raise ConfigError(f"{where}: the id {item.id!r} is that of {places[item.id]} as well")
-        places[item.id] = where
+        if item.id in locations:
+            raise ConfigError(
+                f"{where}: the id {item.id!r} is that of {locations[item.id]} as well"
+            )
+        locations[item.id] = where
         items.append(item)
     if not items:
         raise ConfigError(f"{source} holds no questions")

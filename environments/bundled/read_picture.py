@@ -56,7 +56,7 @@ class ReadPicture(Environment):
         seed: Seed of the tasks.
 
     Raises:
-        ConfigError: An argument is out of range, or Pillow is not installed.
+        ConfigError: If an argument is out of range, or Pillow is not installed.
     """
 
     system_prompt = (
@@ -116,7 +116,7 @@ class ReadPicture(Environment):
 
     def _draw(self, rng: random.Random) -> Task:
         id = f"picture-{rng.randrange(10**9):09d}"
-        colour, number = self._tiles(id)[self._place(id)]
+        colour, number = self._tiles(id)[self._tile_index(id)]
         return Task(id=id, prompt=f"Which number is on the {colour} tile?", answer=number)
 
     def _prompt(self, task: Task) -> list[dict[str, Any]]:
@@ -131,20 +131,20 @@ class ReadPicture(Environment):
         colours = rng.sample(list(COLOURS), count)
         return list(zip(colours, rng.sample(range(100, 1000), count), strict=True))
 
-    def _place(self, id: str) -> int:
+    def _tile_index(self, id: str) -> int:
         return derive_seed("read-picture", id, "asked") % self.size**2
 
     def _tile_of(self, task: Task) -> tuple[int, int]:
         """Return the row and the column of the tile that a task asks for."""
-        place = self._place(task.id)
-        return place // self.size + 1, place % self.size + 1
+        index = self._tile_index(task.id)
+        return index // self.size + 1, index % self.size + 1
 
 
 def _picture(tiles: list[tuple[str, int]], size: int) -> Any:
     """Return all tiles as one Pillow image, too small for their numbers."""
     whole = load("PIL.Image", "images").new("RGB", (size * TILE, size * TILE))
-    for place, (colour, number) in enumerate(tiles):
-        whole.paste(_tile(colour, number), (place % size * TILE, place // size * TILE))
+    for index, (colour, number) in enumerate(tiles):
+        whole.paste(_tile(colour, number), (index % size * TILE, index // size * TILE))
     return whole.reduce(SHRUNK).resize((size * SHOWN, size * SHOWN), resample=0)
 
 
@@ -155,10 +155,10 @@ def _tile(colour: str, number: int) -> Any:
     digits = str(number)
     left = (TILE - (4 * len(digits) - 1) * _STROKE) // 2
     top = (TILE - 5 * _STROKE) // 2
-    for place, digit in enumerate(digits):
+    for index, digit in enumerate(digits):
         for dot, inked in enumerate(_DIGITS[int(digit)]):
             if inked == "1":
-                x = left + (4 * place + dot % 3) * _STROKE
+                x = left + (4 * index + dot % 3) * _STROKE
                 y = top + dot // 3 * _STROKE
                 tile.paste(ink, (x, y, x + _STROKE, y + _STROKE))
     return tile

@@ -55,7 +55,7 @@ class RepoFix(Environment):
     share for many calls, calls gone wrong and commands that hang.
 
     Args:
-        sandbox: Where code runs; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
+        sandbox: The source of sandboxes; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
         bugs: Broken modules in each repository, 1 to 3.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split; no module is in both.
@@ -64,7 +64,7 @@ class RepoFix(Environment):
         seed: Seed of the tasks.
 
     Raises:
-        ConfigError: An argument is out of range, or ``sandbox`` names no sandbox.
+        ConfigError: If an argument is out of range, or ``sandbox`` names no sandbox.
     """
 
     system_prompt = (
@@ -115,7 +115,7 @@ class RepoFix(Environment):
         """Yield different repositories; no module is in both splits.
 
         Raises:
-            ConfigError: There are not so many different ones.
+            ConfigError: If there are not so many different ones.
         """
 
         def draw(rng: random.Random) -> Task:
@@ -127,7 +127,7 @@ class RepoFix(Environment):
     def oracle(self, task: Task) -> Script:
         """Write the right source over every broken module."""
         package = task.info["package"]
-        right = {module.name: module.source for known in MODULES.values() for module in known}
+        right = {module.name: module.source for kind in MODULES.values() for module in kind}
         repairs: list[Line] = [
             {"write_file": {"path": f"{package}/{name}.py", "content": right[name]}}
             for name in task.info["bugs"]
@@ -181,9 +181,9 @@ class RepoFix(Environment):
     async def _read_source(self, sandbox: Sandbox) -> dict[str, str] | None:
         """Return the source as the model left it; None if there is too much of it, or none."""
         find = ["find", self.package, "-type", "f", "-name", "*.py", "-print0"]
-        found = await sandbox.exec(find, timeout=10.0)
-        paths = [path for path in found.stdout.split("\0") if self._counts(path)]
-        if not found.ok or found.truncated or len(paths) > _MAX_FILES:
+        listing = await sandbox.exec(find, timeout=10.0)
+        paths = [path for path in listing.stdout.split("\0") if self._counts(path)]
+        if not listing.ok or listing.truncated or len(paths) > _MAX_FILES:
             return None
         try:
             return {
@@ -198,12 +198,12 @@ async def grade_source(sandbox: Sandbox, files: Mapping[str, str], cases: list[C
     """Grade source files by hidden tests.
 
     Args:
-        sandbox: Where; it should be fresh.
+        sandbox: The sandbox to run in; it should be fresh.
         files: The text of every file by its path.
         cases: The tests.
 
     Raises:
-        SandboxError: The sandbox is lost: nothing is known about the files.
+        SandboxError: If the sandbox is lost: nothing is known about the files.
     """
     for path, text in files.items():
         await sandbox.write_file(path, text)
@@ -224,9 +224,9 @@ def _diff(before: Mapping[str, str], after: Mapping[str, str] | None) -> list[st
 
 
 def _task(repo: Repo) -> Task:
-    known = {module.name: module.bugs for module in repo.modules}
+    bugs_of = {module.name: module.bugs for module in repo.modules}
     bugs = "+".join(
-        f"{name}:{bug.kind}.{known[name].index(bug)}" for name, bug in repo.bugs.items()
+        f"{name}:{bug.kind}.{bugs_of[name].index(bug)}" for name, bug in repo.bugs.items()
     )
     others = "+".join(module.name for module in repo.modules)
     count = "A test fails" if len(repo.bugs) == 1 else "Tests fail"

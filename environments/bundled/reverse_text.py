@@ -40,7 +40,7 @@ class ReverseText(Environment):
         seed: Seed of the tasks.
 
     Raises:
-        ConfigError: An argument is out of range.
+        ConfigError: If an argument is out of range.
     """
 
     max_turns = 1

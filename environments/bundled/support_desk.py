@@ -80,7 +80,7 @@ class SupportDesk(Environment):
     ``private``; ``Trace.info["simulated_user"]`` the customer's side of the conversation.
 
     Args:
-        user: Who plays the customer: ``"scripted"``, by rules, or a table with ``model`` and
+        user: The customer's player: ``"scripted"``, by rules, or a table with ``model`` and
             ``base_url`` of an OpenAI-compatible API; in Python also any model.
         kinds: Only these kinds of cases; all by default.
         num_train: Cases in the train split.
@@ -88,7 +88,7 @@ class SupportDesk(Environment):
         seed: Seed of the cases.
 
     Raises:
-        ConfigError: An argument is out of range, or there is no such kind or user.
+        ConfigError: If an argument is out of range, or there is no such kind or user.
     """
 
     system_prompt = POLICY
@@ -139,10 +139,10 @@ class SupportDesk(Environment):
                 f"support-desk {kind}",
                 partial(_task, kind),
                 split=split,
-                count=len(range(place, count, len(kinds))),
+                count=len(range(index, count, len(kinds))),
                 seed=self.seed,
             )
-            for place, kind in enumerate(kinds)
+            for index, kind in enumerate(kinds)
         }
         for number in range(count):
             yield next(drawn[kinds[number % len(kinds)]])

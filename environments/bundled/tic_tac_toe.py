@@ -44,7 +44,7 @@ class TicTacToe(MultiAgentEnvironment):
     training games can begin with some random moves.
 
     Args:
-        opponents: Who plays the other side in training, by names of one's own: ``"policy"``,
+        opponents: The other side's players in training, by names of one's own: ``"policy"``,
             ``"random"``, ``"perfect"`` (minimax, at random among the best moves), or what
             ``players`` of any :class:`vf.MultiAgentEnvironment` takes, such as
             ``{"checkpoint": FOLDER}``. Each has an equal share of the tasks, whose info names it as
@@ -57,7 +57,7 @@ class TicTacToe(MultiAgentEnvironment):
         seed: Seed of the openings.
 
     Raises:
-        ConfigError: An argument is out of range, or no opponent.
+        ConfigError: If an argument is out of range, or no opponent.
     """
 
     roles = {side: Role(f"You play {side}. Reply with a cell.", optional=True) for side in _SIDES}
@@ -138,7 +138,7 @@ def _free(board: str) -> list[str]:
 
 def _won(board: str) -> bool:
     """Return whether a side has three in a line; empty cells are all different."""
-    return any(len({board[int(place)] for place in line}) == 1 for line in _LINES)
+    return any(len({board[int(cell)] for cell in line}) == 1 for line in _LINES)
 
 
 def _shown(board: str) -> str:

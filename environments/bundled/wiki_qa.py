@@ -47,7 +47,7 @@ class WikiQA(Environment):
         max_turns: Maximum answers of the model to one question.
 
     Raises:
-        ConfigError: A file is wrong (line and field are named), a question is in both files, or
+        ConfigError: If a file is wrong (line and field are named), a question is in both files, or
             the corpus is not given in exactly one way.
     """
 
@@ -82,8 +82,8 @@ class WikiQA(Environment):
         }
         _check_answers(self.items["train"] + self.items["eval"])
         _check_apart(self.items["train"], self.items["eval"], str(eval))
-        place = _indexed(Path(corpus).expanduser()) if corpus is not None else _place(str(index))
-        self.search = SearchTools(place, k=k, max_result_tokens=max_result_tokens)
+        source = _expanded(str(index)) if corpus is None else _indexed(Path(corpus).expanduser())
+        self.search = SearchTools(source, k=k, max_result_tokens=max_result_tokens)
         self.tools = [self.search]
         self.max_turns = max_turns
         self.rubric = search_rubric(outcome, free_calls=free_calls)
@@ -101,8 +101,8 @@ class WikiQA(Environment):
             last = messages[-1]
             if last.role != "tool":
                 return {"search": {"query": f"{answer} {task.prompt}"[:LONGEST_QUERY]}}
-            if found := result_ids(last.content):
-                return {"open": {"doc_id": found[0]}}
+            if ids := result_ids(last.content):
+                return {"open": {"doc_id": ids[0]}}
             return f"Answer: {answer}"
 
         return speak
@@ -123,9 +123,9 @@ def _check_answers(items: list[Item]) -> None:
 
 
 def _check_apart(train: list[Item], held_out: list[Item], path: str) -> None:
-    asked = {normalize_answer(item.question): item for item in train}
+    by_question = {normalize_answer(item.question): item for item in train}
     for item in held_out:
-        twin = asked.get(normalize_answer(item.question))
+        twin = by_question.get(normalize_answer(item.question))
         if twin is not None:
             raise ConfigError(
                 f"{path}: question {item.id!r} is question {twin.id!r} of the training file as "
@@ -133,7 +133,7 @@ def _check_apart(train: list[Item], held_out: list[Item], path: str) -> None:
             )
 
 
-def _place(index: str) -> str:
+def _expanded(index: str) -> str:
     return index if "://" in index else str(Path(index).expanduser())
 
 

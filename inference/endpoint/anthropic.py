@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from vf.inference.endpoint.anthropic_blocks import TEXT, blocks_of, in_deltas, messages_of
-from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.dialect import Answered, ModelRequest, Refusal
 from vf.inference.endpoint.reading import (
     EXACT,
     entries,
@@ -77,7 +77,9 @@ class Anthropic:
     answer to begin with its text.
     """
 
-    def read(self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]) -> Asked:
+    def read(
+        self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]
+    ) -> ModelRequest:
         """Read a request.
 
         Args:
@@ -85,7 +87,7 @@ class Anthropic:
             stored: Not needed: a request holds its whole conversation.
 
         Raises:
-            Refusal: It is wrong; names the field.
+            Refusal: If the request is wrong; the message names the field.
         """
         request = parse(_Request, body)
         messages: list[Message] = []
@@ -99,47 +101,47 @@ class Anthropic:
                 "cannot be given here; end with a user message",
                 param="messages",
             )
-        wanted = {
+        sampling = {
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": request.top_k,
             "stop": tuple(request.stop_sequences or ()) or None,
         }
-        return Asked(
+        return ModelRequest(
             messages=settled(messages),
             tools=[_tool(raw, where) for where, raw in entries(request.tools or [], "tools")],
             model=request.model,
             stream=request.stream,
-            sampling={name: value for name, value in wanted.items() if value is not None},
+            sampling={name: value for name, value in sampling.items() if value is not None},
             options=_options(request),
             raw=body,
         )
 
-    def answer(self, asked: Asked, answered: Answered) -> dict[str, Any]:
+    def answer(self, request: ModelRequest, answered: Answered) -> dict[str, Any]:
         """Return the body of the response."""
         (reply,) = answered.replies
         return {
             **_opening(answered),
-            "content": list(_blocks(asked, answered)),
-            **_ending(asked, reply),
+            "content": list(_blocks(request, answered)),
+            **_ending(request, reply),
             "usage": _usage(reply, reply.completion_tokens),
         }
 
-    def events(self, asked: Asked, answered: Answered) -> Iterator[bytes]:
+    def events(self, request: ModelRequest, answered: Answered) -> Iterator[bytes]:
         """Yield the same answer as server-sent events."""
         (reply,) = answered.replies
         message = {**_opening(answered), "usage": _usage(reply, 0)}
         yield event({"type": "message_start", "message": message})
         yield event({"type": "ping"})
-        for index, block in enumerate(_blocks(asked, answered)):
+        for index, block in enumerate(_blocks(request, answered)):
             empty, deltas = in_deltas(block)
             yield event({"type": "content_block_start", "index": index, "content_block": empty})
             for delta in deltas:
                 yield event({"type": "content_block_delta", "index": index, "delta": delta})
             yield event({"type": "content_block_stop", "index": index})
         usage = _usage(reply, reply.completion_tokens)
-        yield event({"type": "message_delta", "delta": _ending(asked, reply), "usage": usage})
+        yield event({"type": "message_delta", "delta": _ending(request, reply), "usage": usage})
         yield event({"type": "message_stop"})
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
@@ -151,7 +153,7 @@ class Anthropic:
         kind = _ERRORS.get(refusal.status, other)
         return {"type": "error", "error": {"type": kind, "message": message}}
 
-    def failure(self, asked: Asked, refusal: Refusal) -> Iterator[bytes]:
+    def failure(self, request: ModelRequest, refusal: Refusal) -> Iterator[bytes]:
         """Yield an error as server-sent events, for a stream that has begun."""
         yield event(self.error(refusal))
 
@@ -187,8 +189,8 @@ def _tool_choice(raw: Mapping[str, Any]) -> dict[str, Any]:
     elif isinstance(kind, str) and kind in _CHOICES:
         options["tool_choice"] = _CHOICES[kind]
     else:
-        known = ", ".join([*_CHOICES, "tool"])
-        raise Refusal(f"tool_choice.type must be one of {known}, got {kind!r}", param="tool_choice")
+        kinds = ", ".join([*_CHOICES, "tool"])
+        raise Refusal(f"tool_choice.type must be one of {kinds}, got {kind!r}", param="tool_choice")
     if raw.get("disable_parallel_tool_use"):
         options["parallel_tool_calls"] = False
     return options
@@ -206,13 +208,13 @@ def _opening(answered: Answered) -> dict[str, Any]:
     }
 
 
-def _blocks(asked: Asked, answered: Answered) -> Iterator[dict[str, Any]]:
-    thinking = (asked.raw.get("thinking") or {}).get("type", "disabled") != "disabled"
+def _blocks(request: ModelRequest, answered: Answered) -> Iterator[dict[str, Any]]:
+    thinking = (request.raw.get("thinking") or {}).get("type", "disabled") != "disabled"
     return blocks_of(answered.replies[0].message, f"sig_{answered.id}" if thinking else None)
 
 
-def _ending(asked: Asked, reply: Reply) -> dict[str, str | None]:
-    stop = reply.stop if reply.stop in asked.sampling.get("stop", ()) else None
+def _ending(request: ModelRequest, reply: Reply) -> dict[str, str | None]:
+    stop = reply.stop if reply.stop in request.sampling.get("stop", ()) else None
     reason = "end_turn" if stop is None else "stop_sequence"
     if reply.finish_reason == "length":
         reason = "max_tokens"

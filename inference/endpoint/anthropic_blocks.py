@@ -28,19 +28,19 @@ def messages_of(raw: Mapping[str, Any], where: str) -> list[Message]:
     """Return the messages that one of Anthropic's is: a user's may hold results of tools, too.
 
     Raises:
-        Refusal: It is ill-formed, or holds what is not supported.
+        Refusal: If it is ill-formed, or holds what is not supported.
     """
     role, content = raw.get("role"), raw.get("content")
-    place = f"{where}.content"
+    path = f"{where}.content"
     if role == "system":
-        return [Message("system", text_of(content, place, TEXT))]
+        return [Message("system", text_of(content, path, TEXT))]
     if role not in ("user", "assistant"):
         raise Refusal(
             f"{where}.role must be user or assistant, got {role!r}", param=f"{where}.role"
         )
     if isinstance(content, str):
         return [Message(role, content)]
-    blocks = entries(content, place)
+    blocks = entries(content, path)
     return [_assistant(blocks)] if role == "assistant" else _user(blocks)
 
 
@@ -49,8 +49,8 @@ def blocks_of(message: Message, signature: str | None) -> Iterator[dict[str, Any
 
     Args:
         message: The answer.
-        signature: Of its thinking, which clients leave out unless it is signed; None for clients
-            that want no thinking.
+        signature: The signature of its thinking, which clients leave out unless it is signed; None
+            for clients that want no thinking.
     """
     if message.reasoning is not None and signature is not None:
         yield {"type": "thinking", "thinking": message.reasoning, "signature": signature}
@@ -76,7 +76,7 @@ def in_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any
 
 
 def _user(blocks: list[tuple[str, dict[str, Any]]]) -> list[Message]:
-    results, said = [], []
+    results, content = [], []
     for where, block in blocks:
         if block.get("type") == "tool_result":
             parts = parts_of(block.get("content") or "", f"{where}.content", TEXT)
@@ -86,8 +86,8 @@ def _user(blocks: list[tuple[str, dict[str, Any]]]) -> list[Message]:
                 result = Message.of("tool", ["Error: ", *parts], tool_call_id=call)
             results.append(result)
         else:
-            said.append(read_part(block, where, TEXT))
-    return results + ([Message.of("user", separated(said))] if said or not results else [])
+            content.append(read_part(block, where, TEXT))
+    return results + ([Message.of("user", separated(content))] if content or not results else [])
 
 
 def _assistant(blocks: list[tuple[str, dict[str, Any]]]) -> Message:
@@ -117,10 +117,10 @@ def _call(block: Mapping[str, Any], where: str) -> ToolCall:
 def _input(arguments: str) -> dict[str, Any]:
     """Return a call's arguments as the object that Anthropic's clients need."""
     try:
-        found = json.loads(arguments or "{}")
+        value = json.loads(arguments or "{}")
         # Not JSON (NaN), or JSON that cannot be written again (1e999, half a surrogate pair).
-        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        found = None
-    readable = isinstance(found, dict) and list(found) != [UNREADABLE]
-    return found if readable else {UNREADABLE: arguments}
+        value = None
+    readable = isinstance(value, dict) and list(value) != [UNREADABLE]
+    return value if readable else {UNREADABLE: arguments}

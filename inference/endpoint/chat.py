@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.dialect import Answered, ModelRequest, Refusal
 from vf.inference.endpoint.reading import EXACT, check_count, openai_error, parse, settled
 from vf.inference.endpoint.stored import ReadBefore, Stored
 from vf.inference.model import Reply
@@ -94,17 +94,19 @@ class _Request(BaseModel):
 class Chat:
     """Chat Completions: ``/v1/chat/completions``."""
 
-    def read(self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]) -> Asked:
+    def read(
+        self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]
+    ) -> ModelRequest:
         """Read a request.
 
         Raises:
-            Refusal: It is wrong; names the field.
+            Refusal: If the request is wrong; the message names the field.
         """
         for name, allowed in _ONLY.items():
             if name in body and body[name] not in allowed:
                 raise Refusal(f"{name}: not supported by this endpoint", param=name)
-        asked = {k: v for k, v in body.items() if k not in _WITHOUT_EFFECT and k not in _ONLY}
-        request = parse(_Request, asked)
+        fields = {k: v for k, v in body.items() if k not in _WITHOUT_EFFECT and k not in _ONLY}
+        request = parse(_Request, fields)
         limit = request.max_completion_tokens or request.max_tokens
         stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
         if len(stop) > MOST_STOPS or not all(stop):
@@ -113,7 +115,7 @@ class Chat:
         sampling |= {"max_tokens": limit, "stop": tuple(stop) or None}
         options = {name: getattr(request, name) for name in _OPTIONS}
         before = stored.read if isinstance(stored, Stored) else ReadBefore()
-        return Asked(
+        return ModelRequest(
             messages=settled(read_messages(request.messages, before)),
             tools=read_tools(request.tools or []),
             model=request.model,
@@ -124,7 +126,7 @@ class Chat:
             raw=body,
         )
 
-    def answer(self, asked: Asked, answered: Answered) -> dict[str, Any]:
+    def answer(self, request: ModelRequest, answered: Answered) -> dict[str, Any]:
         """Return the body of the response."""
         choices = [
             {
@@ -138,10 +140,10 @@ class Chat:
         head = _head(answered, "chat.completion")
         return {**head, "choices": choices, "usage": _usage(answered)}
 
-    def events(self, asked: Asked, answered: Answered) -> Iterator[bytes]:
+    def events(self, request: ModelRequest, answered: Answered) -> Iterator[bytes]:
         """Yield the same answer as server-sent events."""
         head = _head(answered, "chat.completion.chunk")
-        options = asked.raw.get("stream_options") or {}
+        options = request.raw.get("stream_options") or {}
         usage = {"usage": None} if options.get("include_usage") else {}
 
         def chunk(index: int, delta: dict[str, Any], reason: str | None = None) -> bytes:
@@ -155,8 +157,8 @@ class Chat:
                 yield chunk(index, {"reasoning_content": message.reasoning})
             if message.content:
                 yield chunk(index, {"content": message.content})
-            for place, call in enumerate(message.to_openai().get("tool_calls", ())):
-                yield chunk(index, {"tool_calls": [{"index": place, **call}]})
+            for number, call in enumerate(message.to_openai().get("tool_calls", ())):
+                yield chunk(index, {"tool_calls": [{"index": number, **call}]})
             yield chunk(index, {}, _finish_reason(reply))
         if usage:
             yield _event({**head, "choices": [], "usage": _usage(answered)})
@@ -166,7 +168,7 @@ class Chat:
         """Return the body of an error response."""
         return openai_error(refusal)
 
-    def failure(self, asked: Asked, refusal: Refusal) -> Iterator[bytes]:
+    def failure(self, request: ModelRequest, refusal: Refusal) -> Iterator[bytes]:
         """Yield an error as server-sent events, for a stream that has begun."""
         yield _event(self.error(refusal))
 
@@ -175,17 +177,17 @@ def read_messages(raw: Sequence[Any], before: ReadBefore) -> list[Message]:
     """Read messages in OpenAI's chat format.
 
     Raises:
-        Refusal: One is wrong; names it.
+        Refusal: If a message is wrong; the error names it.
     """
     messages = before.recall(raw)
-    for place, entry in enumerate(raw[len(messages) :], len(messages)):
+    for index, entry in enumerate(raw[len(messages) :], len(messages)):
         for name in ("content", "tool_calls"):
             if isinstance(entry, dict) and isinstance(entry.get(name), list):
-                check_count(entry[name], f"messages[{place}].{name}")
+                check_count(entry[name], f"messages[{index}].{name}")
         try:
             messages.append(_read_message(entry))
         except (ConfigError, TypeError, AttributeError) as error:
-            where = f"messages[{place}]"
+            where = f"messages[{index}]"
             raise Refusal(f"{where}: {error}", param=where) from error
     before.remember(raw, messages)
     return messages
@@ -236,10 +238,10 @@ def read_tools(raw: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return tools in OpenAI's chat format, as an environment's own tools have it.
 
     Raises:
-        Refusal: One is not a function with a name.
+        Refusal: If a tool is not a function with a name.
     """
     tools = []
-    for place, tool in enumerate(raw):
+    for index, tool in enumerate(raw):
         function = tool.get("function")
         kind = tool.get("type", "function")
         if (
@@ -247,7 +249,7 @@ def read_tools(raw: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             or not isinstance(function, Mapping)
             or not isinstance(function.get("name"), str)
         ):
-            where = f"tools[{place}]"
+            where = f"tools[{index}]"
             raise Refusal(f"{where}: a tool must be a function with a name", param=where)
         # Some clients write the default out, which templates would show to the model.
         shown = {key: value for key, value in function.items() if key != "strict" or value}

@@ -16,7 +16,7 @@ _MOST_QUOTED = 2000  # characters
 
 
 @dataclass(slots=True)
-class Asked:
+class ModelRequest:
     """One request of an agent, whatever dialect it came in.
 
     Attributes:
@@ -47,7 +47,7 @@ class Answered:
     """What is sent back for one request.
 
     Attributes:
-        replies: ``Asked.count`` answers.
+        replies: ``ModelRequest.count`` answers.
         model: The model's name, as the agent knows it.
         id: Unique, without a dialect's prefix.
         created: Seconds since 1970.
@@ -85,7 +85,9 @@ class Refusal(Exception):
 class Dialect(Protocol):
     """One API that agents speak. It keeps no state."""
 
-    def read(self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]) -> Asked:
+    def read(
+        self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]
+    ) -> ModelRequest:
         """Read a request.
 
         Args:
@@ -93,15 +95,15 @@ class Dialect(Protocol):
             stored: The conversations of earlier answers of this rollout, by ``Answered.id``.
 
         Raises:
-            Refusal: It is wrong; names the field.
+            Refusal: If the request is wrong; the message names the field.
         """
         ...
 
-    def answer(self, asked: Asked, answered: Answered) -> dict[str, Any]:
+    def answer(self, request: ModelRequest, answered: Answered) -> dict[str, Any]:
         """Return the body of the response."""
         ...
 
-    def events(self, asked: Asked, answered: Answered) -> Iterator[bytes]:
+    def events(self, request: ModelRequest, answered: Answered) -> Iterator[bytes]:
         """Yield the same answer as server-sent events."""
         ...
 
@@ -109,6 +111,6 @@ class Dialect(Protocol):
         """Return the body of an error response."""
         ...
 
-    def failure(self, asked: Asked, refusal: Refusal) -> Iterator[bytes]:
+    def failure(self, request: ModelRequest, refusal: Refusal) -> Iterator[bytes]:
         """Yield an error as server-sent events, for a stream that has begun."""
         ...

@@ -32,19 +32,19 @@ class Mark:
 
 
 @dataclass(eq=False, slots=True)
-class Known:
+class OpenLineage:
     """One conversation of the rollout.
 
     Attributes:
         record: It, as the trace shows it.
-        place: Its place among all of them.
+        index: Its index among all of them.
         marks: Behind each of its own answers.
         taken: Whether a request extends it now.
         stops: By an answer's place in the messages, the stop text that its tokens end with.
     """
 
     record: Lineage
-    place: int
+    index: int
     marks: list[Mark] = field(default_factory=list)
     taken: bool = False
     stops: dict[int, str] = field(default_factory=dict)
@@ -64,8 +64,8 @@ class Start:
     """
 
     conversation: Conversation
-    grows: Known | None = None
-    left: Known | None = None
+    grows: OpenLineage | None = None
+    left: OpenLineage | None = None
     mark: Mark | None = None
     branch: Branch | None = None
 
@@ -74,13 +74,13 @@ class Lineages:
     """All conversations of one rollout, and their record in its trace.
 
     Args:
-        trace: Is changed only by :meth:`commit`.
+        trace: The rollout's trace, changed only by :meth:`commit`.
     """
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._key = uuid4().hex  # one server answers the whole rollout
-        self._known: list[Known] = []
+        self._open: list[OpenLineage] = []
         self._tools: list[list[dict[str, Any]]] = []  # all that were offered, each once
         self._calls: dict[str, tuple[int, str]] = {}  # unanswered; by id: turn and name
 
@@ -95,20 +95,20 @@ class Lineages:
             number: Differs from that of every other answer of the rollout.
         """
         tools = self._equal_tools(tools)
-        known, mark = self._longest(messages, tools)
-        if known is None or mark is None:
+        lineage, mark = self._longest(messages, tools)
+        if lineage is None or mark is None:
             return Start(Conversation(list(messages), tools, turn=number, key=self._key))
-        said = known.record.messages[: mark.messages]
+        shared = lineage.record.messages[: mark.messages]
         conversation = Conversation(
-            [*said, *messages[mark.messages :]],
+            [*shared, *messages[mark.messages :]],
             tools,
             encoded=mark.messages,
             turn=number,
             key=self._key,
         )
-        start = Start(conversation, left=known, mark=mark, branch=mark.branch)
-        if mark is known.marks[-1] and not known.taken:
-            known.taken, start.grows = True, known
+        start = Start(conversation, left=lineage, mark=mark, branch=mark.branch)
+        if mark is lineage.marks[-1] and not lineage.taken:
+            lineage.taken, start.grows = True, lineage
         elif mark.branch is not None:
             start.branch = _copy(mark.branch, mark.tokens)
         if start.branch is not None:
@@ -126,40 +126,41 @@ class Lineages:
         """Write an answer into the trace.
 
         Args:
-            start: Where it began.
+            start: The point where it began.
             reply: The answer, as the agent gets it.
             sampled: The answer as the model gave it, with calls that the agent does not get.
-            seconds: How long the model took.
+            seconds: The time that the model took.
         """
         trace, conversation, turn = self._trace, start.conversation, len(self._trace.turns)
-        known = start.grows or self._another(start, turn)
-        known.taken = False
+        lineage = start.grows or self._another(start, turn)
+        lineage.taken = False
         begun = start.mark.messages if start.mark is not None else 0
         new = conversation.messages[begun:]
-        known.record.messages += [*new, reply.message]
-        known.record.answers.append(len(known.record.messages) - 1)
+        lineage.record.messages += [*new, reply.message]
+        lineage.record.answers.append(len(lineage.record.messages) - 1)
         if reply.stop is not None:
-            known.stops[known.record.answers[-1]] = reply.stop
-        known.record.turns.append(turn)
+            lineage.stops[lineage.record.answers[-1]] = reply.stop
+        lineage.record.turns.append(turn)
         if start.grows is not None and any(message.role == "assistant" for message in new):
-            trace.lineages = [each.record for each in self._known]  # which were sampled, and where
+            # Only these tell which of the assistant's messages were sampled.
+            trace.lineages = [entry.record for entry in self._open]
         trace.forks += [Fork(turn, fork.reason, fork.kind) for fork in conversation.forks]
         branch = conversation.branches[-1] if conversation.branches else None
         if branch is not None:
             first = start.mark.tokens if start.mark is not None and branch is start.branch else 0
             branch.turn_index[first:] = [turn] * (len(branch) - first)
             if branch is not start.branch or start.grows is None:
-                known.record.branches.append(len(trace.branches))
+                lineage.record.branches.append(len(trace.branches))
                 trace.branches.append(branch)
-        known.marks.append(
-            Mark(len(known.record.messages), branch, 0 if branch is None else len(branch))
+        lineage.marks.append(
+            Mark(len(lineage.record.messages), branch, 0 if branch is None else len(branch))
         )
         self._note_tools(new, sampled, turn)
         trace.turns.append(
             Turn(reply.prompt_tokens, reply.completion_tokens, reply.finish_reason, seconds)
         )
-        trace.messages, trace.tools = known.record.messages, known.record.tools
-        trace.prompt_messages = known.record.prompt_messages
+        trace.messages, trace.tools = lineage.record.messages, lineage.record.tools
+        trace.prompt_messages = lineage.record.prompt_messages
 
     def _equal_tools(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the one object that stands for all equal lists of tools."""
@@ -171,58 +172,58 @@ class Lineages:
 
     def _longest(
         self, messages: Sequence[Message], tools: list[dict[str, Any]]
-    ) -> tuple[Known | None, Mark | None]:
+    ) -> tuple[OpenLineage | None, Mark | None]:
         """Return the last mark that a request has passed; that of a free head, if it can be."""
-        best: tuple[Known | None, Mark | None] = None, None
+        best: tuple[OpenLineage | None, Mark | None] = None, None
         rank = (0, False)
-        for known in self._known:
-            record = known.record
-            least = max(rank[0], known.marks[0].messages)
+        for lineage in self._open:
+            record = lineage.record
+            least = max(rank[0], lineage.marks[0].messages)
             if len(messages) < least or record.tools is not tools:
                 continue
-            shared = _shared(known, messages)
-            mark = next((mark for mark in reversed(known.marks) if mark.messages <= shared), None)
+            shared = _shared(lineage, messages)
+            mark = next((mark for mark in reversed(lineage.marks) if mark.messages <= shared), None)
             if mark is not None:
-                free = mark is known.marks[-1] and not known.taken
+                free = mark is lineage.marks[-1] and not lineage.taken
                 if (mark.messages, free) > rank:
-                    best, rank = (known, mark), (mark.messages, free)
+                    best, rank = (lineage, mark), (mark.messages, free)
         return best
 
-    def _another(self, start: Start, turn: int) -> Known:
+    def _another(self, start: Start, turn: int) -> OpenLineage:
         """Begin another conversation, and say why."""
         trace, conversation = self._trace, start.conversation
         fork: Fork | None = None
         if start.left is not None:
             fork = Fork(turn, "the agent asked again after the same messages", "parallel")
-        elif self._known:
+        elif self._open:
             start.left, fork = self._why(conversation, turn)
         record = Lineage(
             prompt_messages=len(conversation.messages),
             tools=conversation.tools,
-            parent=None if start.left is None else start.left.place,
+            parent=None if start.left is None else start.left.index,
         )
-        known = Known(record, len(self._known))
+        lineage = OpenLineage(record, len(self._open))
         if start.mark is not None and start.left is not None:
             record.messages += start.left.record.messages[: start.mark.messages]
             stops = start.left.stops.items()
-            known.stops = {at: stop for at, stop in stops if at < start.mark.messages}
+            lineage.stops = {at: stop for at, stop in stops if at < start.mark.messages}
         if fork is not None:
             trace.forks.append(fork)
-        self._known.append(known)
-        if len(self._known) > 1:
-            trace.lineages = [known.record for known in self._known]
-        return known
+        self._open.append(lineage)
+        if len(self._open) > 1:
+            trace.lineages = [lineage.record for lineage in self._open]
+        return lineage
 
-    def _why(self, asked: Conversation, turn: int) -> tuple[Known | None, Fork]:
+    def _why(self, conversation: Conversation, turn: int) -> tuple[OpenLineage | None, Fork]:
         """Return why a request extends no conversation, and the one that it repeats, if any."""
-        messages, tools = asked.messages, asked.tools
-        nearest, shared = self._known[0], -1
-        for known in self._known:
-            if len(known.record.messages) < shared:
+        messages, tools = conversation.messages, conversation.tools
+        nearest, shared = self._open[0], -1
+        for lineage in self._open:
+            if len(lineage.record.messages) < shared:
                 continue
-            alike = _shared(known, messages)
-            if (alike, known.record.tools is tools) > (shared, nearest.record.tools is tools):
-                nearest, shared = known, alike
+            alike = _shared(lineage, messages)
+            if (alike, lineage.record.tools is tools) > (shared, nearest.record.tools is tools):
+                nearest, shared = lineage, alike
         record = nearest.record
         again = shared == len(messages) == record.prompt_messages
         if record.tools is tools and again:
@@ -239,8 +240,8 @@ class Lineages:
     @property
     def _sampled(self) -> set[tuple[str, ...]]:
         """What tells the answers so far from other messages."""
-        records = [known.record for known in self._known]
-        return {_key(each.messages[place]) for each in records for place in each.answers}
+        records = [lineage.record for lineage in self._open]
+        return {_key(record.messages[index]) for record in records for index in record.answers}
 
     def _note_tools(self, new: Sequence[Message], answer: Message, turn: int) -> None:
         """Record what became of tool calls."""
@@ -293,17 +294,17 @@ def _canonical(arguments: str) -> str:
         return arguments
 
 
-def _shared(known: Known, asked: Sequence[Message]) -> int:
+def _shared(lineage: OpenLineage, requested: Sequence[Message]) -> int:
     """Return how many messages a conversation and a request have in common at the beginning."""
-    messages, stops = known.record.messages, known.stops
-    least = min(len(messages), len(asked))
+    messages, stops = lineage.record.messages, lineage.stops
+    least = min(len(messages), len(requested))
     for first in range(0, least, _AT_ONCE):
-        places = range(first, min(first + _AT_ONCE, least))
-        if messages[first : places.stop] == asked[first : places.stop]:
+        span = range(first, min(first + _AT_ONCE, least))
+        if messages[first : span.stop] == requested[first : span.stop]:
             continue
-        for place in places:
-            if not same(messages[place], asked[place], stops.get(place, "")):
-                return place
+        for index in span:
+            if not same(messages[index], requested[index], stops.get(index, "")):
+                return index
     return least
 
 
@@ -321,12 +322,12 @@ def _name(tool: dict[str, Any]) -> Any:
     return function.get("name") if isinstance(function, dict) else None
 
 
-def _shown(messages: Sequence[Message], place: int) -> str:
-    if place >= len(messages):
+def _shown(messages: Sequence[Message], index: int) -> str:
+    if index >= len(messages):
         return "nothing"
-    message = messages[place]
-    said = message.content or ", ".join(call.name for call in message.tool_calls)
-    cut = said if len(said) <= _SHOWN else said[:_SHOWN] + "..."
+    message = messages[index]
+    text = message.content or ", ".join(call.name for call in message.tool_calls)
+    cut = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
     return f"{message.role} {cut!r}"
 
 

@@ -33,7 +33,7 @@ def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:
     """Return a request's fields.
 
     Raises:
-        Refusal: One is wrong, missing or unknown; names it.
+        Refusal: If a field is wrong, missing or unknown; the message names it.
     """
     if not isinstance(body, dict):
         raise Refusal(f"the body must be a JSON object, got {_kind(body)}")
@@ -45,14 +45,14 @@ def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:
         return kind.model_validate(body)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False)
-        name = _place(problems[0]["loc"])
+        name = _field_name(problems[0]["loc"])
         # A field that may have one of several types has a problem with each of them.
-        texts = [problem["msg"] for problem in problems if _place(problem["loc"]) == name]
+        texts = [problem["msg"] for problem in problems if _field_name(problem["loc"]) == name]
         code = _CODES.get(problems[0]["type"], "invalid_value")
         raise Refusal(f"{name}: {', or: '.join(texts)}", code=code, param=name) from None
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
+def _field_name(loc: tuple[int | str, ...]) -> str:
     """Return a field's name, without the types of a union that pydantic adds."""
     return ".".join(str(part) for part in loc if part != "str" and "[" not in str(part))
 
@@ -61,18 +61,18 @@ def entries(raw: Any, where: str, most: int = MOST_PARTS) -> list[tuple[str, dic
     """Return a list's objects, each with its place.
 
     Raises:
-        Refusal: It is not a list of objects, or has more than ``most``.
+        Refusal: If it is not a list of objects, or has more than ``most``.
     """
     if not isinstance(raw, list):
         raise Refusal(f"{where} must be a list, got {_kind(raw)}", param=where)
     check_count(raw, where, most)
-    found = []
+    objects = []
     for index, entry in enumerate(raw):
-        place = f"{where}[{index}]"
+        path = f"{where}[{index}]"
         if not isinstance(entry, dict):
-            raise Refusal(f"{place} must be an object, got {_kind(entry)}", param=place)
-        found.append((place, entry))
-    return found
+            raise Refusal(f"{path} must be an object, got {_kind(entry)}", param=path)
+        objects.append((path, entry))
+    return objects
 
 
 def check_count(raw: Collection[Any], where: str, most: int = MOST_PARTS) -> None:
@@ -85,12 +85,12 @@ def string(raw: Mapping[str, Any], name: str, where: str) -> str:
     """Return one field of an object.
 
     Raises:
-        Refusal: It is missing, or no text.
+        Refusal: If the field is missing, or no text.
     """
     value = raw.get(name)
     if not isinstance(value, str):
-        place = f"{where}.{name}"
-        raise Refusal(f"{place} must be a string, got {_kind(value)}", param=place)
+        path = f"{where}.{name}"
+        raise Refusal(f"{path} must be a string, got {_kind(value)}", param=path)
     return value
 
 
@@ -101,16 +101,16 @@ def text_of(content: Any, where: str, kinds: Mapping[str, str], *, between: str 
         content: The content.
         where: Its place in the request.
         kinds: The types of parts that are text, and the field that holds it.
-        between: What separates two parts.
+        between: The separator of two parts.
 
     Raises:
-        Refusal: It is something else, or holds a part of another type.
+        Refusal: If the content is something else, or holds a part of another type.
     """
     if isinstance(content, str):
         return content
     if content is None:
         raise Refusal(f"{where} must be text or a list of parts, got nothing", param=where)
-    return between.join(part_text(part, place, kinds) for place, part in entries(content, where))
+    return between.join(part_text(part, path, kinds) for path, part in entries(content, where))
 
 
 def parts_of(
@@ -122,36 +122,36 @@ def parts_of(
         content: The content.
         where: Its place in the request.
         kinds: The types of parts that are text, and the field that holds it.
-        between: What separates two texts.
+        between: The separator of two texts.
 
     Raises:
-        Refusal: It is something else, or holds a part of another type, or an image that cannot be
-            read.
+        Refusal: If the content is something else, or holds a part of another type or an image that
+            cannot be read.
     """
     if not isinstance(content, list):
         return [text_of(content, where, kinds)]
     return separated(
-        [read_part(part, place, kinds) for place, part in entries(content, where)], between
+        [read_part(part, path, kinds) for path, part in entries(content, where)], between
     )
 
 
 def separated(parts: Sequence[str | Image], between: str = "\n") -> list[str | Image]:
     """Return parts with a separator before each text but the first."""
-    found: list[str | Image] = []
+    result: list[str | Image] = []
     begun = False
     for part in parts:
         if isinstance(part, str) and begun:
-            found.append(between)
+            result.append(between)
         begun = begun or isinstance(part, str)
-        found.append(part)
-    return found
+        result.append(part)
+    return result
 
 
 def read_part(part: Mapping[str, Any], where: str, kinds: Mapping[str, str]) -> str | Image:
     """Return one part of a content that may hold images.
 
     Raises:
-        Refusal: It is of another type, or an image that cannot be read.
+        Refusal: If the part is of another type, or an image that cannot be read.
     """
     try:
         image = image_of(part)
@@ -164,7 +164,7 @@ def part_text(part: Mapping[str, Any], where: str, kinds: Mapping[str, str]) -> 
     """Return one part of a content as text.
 
     Raises:
-        Refusal: It is of another type.
+        Refusal: If the part is of another type.
     """
     kind = part.get("type")
     if not isinstance(kind, str) or kind not in kinds:
@@ -185,12 +185,12 @@ def function_tool(raw: Mapping[str, Any], where: str, schema: str, *, name: str)
         name: Its name.
 
     Raises:
-        Refusal: A field is wrong.
+        Refusal: If a field is wrong.
     """
     parameters = raw.get(schema)
     if not isinstance(parameters, dict | None):
-        place = f"{where}.{schema}"
-        raise Refusal(f"{place} must be an object, got {_kind(parameters)}", param=place)
+        path = f"{where}.{schema}"
+        raise Refusal(f"{path} must be an object, got {_kind(parameters)}", param=path)
     function: dict[str, Any] = {"name": name}
     if raw.get("description") is not None:
         function["description"] = string(raw, "description", where)
@@ -205,20 +205,20 @@ def settled(messages: Sequence[Message]) -> list[Message]:
 
     Agents send results as they come in, and chat templates show them in place of ids.
     """
-    found: list[Message] = []
+    ordered: list[Message] = []
     calls: list[ToolCall] = []
     for role, run in groupby(messages, key=lambda message: message.role):
         turn = list(run)
         if role == "assistant":
             calls = turn[-1].tool_calls
         elif role == "tool":
-            places = {call.id: place for place, call in enumerate(calls)}
-            turn.sort(key=lambda message: places.get(message.tool_call_id or "", len(calls)))
+            order = {call.id: index for index, call in enumerate(calls)}
+            turn.sort(key=lambda message: order.get(message.tool_call_id or "", len(calls)))
             names = {call.id: call.name for call in calls}
             for message in turn:
                 message.name = names.get(message.tool_call_id or "", message.name)
-        found += turn
-    return found
+        ordered += turn
+    return ordered
 
 
 def openai_error(refusal: Refusal) -> dict[str, Any]:

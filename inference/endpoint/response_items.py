@@ -40,7 +40,7 @@ def stored_messages(response: str, stored: Mapping[str, Sequence[Message]]) -> l
     """Return the conversation that a response ended, without its instructions.
 
     Raises:
-        Refusal: There is no such response in this rollout.
+        Refusal: If there is no such response in this rollout.
     """
     match = _RESPONSE_ID.fullmatch(response)
     if match is None or match[1] not in stored:
@@ -60,7 +60,7 @@ def messages_of(items: Sequence[Any], stored: Mapping[str, Sequence[Message]]) -
     """Return the messages that items are.
 
     Raises:
-        Refusal: One is ill-formed, or of a kind that is not supported.
+        Refusal: If an item is ill-formed, or of a kind that is not supported.
     """
     reading = _Reading([])
     for where, item in entries(items, "input", MOST_MESSAGES):
@@ -90,21 +90,21 @@ class _Reading:
             call = string(item, "call_id", where)
             self.messages.append(Message.of("tool", output, tool_call_id=call))
         elif kind == "message":
-            self._said(item, where)
+            self._message_item(item, where)
         else:
             raise Refusal(f"{where}: an item of type {kind!r} is not supported", param=where)
 
-    def _said(self, item: Mapping[str, Any], where: str) -> None:
-        place = f"{where}.content"
+    def _message_item(self, item: Mapping[str, Any], where: str) -> None:
+        path = f"{where}.content"
         match item.get("role"):
             case "assistant":
-                text = text_of(item.get("content"), place, _PARTS, between="")
+                text = text_of(item.get("content"), path, _PARTS, between="")
                 self._assistant(item, _TEXT).content += text
             case "user":
-                said = parts_of(item.get("content"), place, _PARTS)
-                self.messages.append(Message.of("user", said))
+                content = parts_of(item.get("content"), path, _PARTS)
+                self.messages.append(Message.of("user", content))
             case "system" | "developer":
-                text = text_of(item.get("content"), place, _PARTS)
+                text = text_of(item.get("content"), path, _PARTS)
                 self.messages.append(Message("system", text))
             case role:
                 raise Refusal(
@@ -114,8 +114,8 @@ class _Reading:
 
     def _assistant(self, item: Mapping[str, Any], stage: int) -> Message:
         """Return the message that an item of the assistant's belongs to."""
-        found = _ID.fullmatch(str(item.get("id")))
-        answer = found and found[1]
+        match = _ID.fullmatch(str(item.get("id")))
+        answer = match and match[1]
         if self.message is None or not self._belongs(answer, stage):
             self.message, self.answer = Message("assistant"), None
             self.messages.append(self.message)
@@ -170,20 +170,20 @@ def begun(item: Mapping[str, Any]) -> dict[str, Any]:
 def item_events(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events between an item's first and last, without the item's id and index."""
     for index, part in enumerate(item.get("summary") or ()):
-        place = {"summary_index": index}
+        position = {"summary_index": index}
         kind = "response.reasoning_summary"
-        yield {"type": f"{kind}_part.added", "part": {**part, "text": ""}, **place}
-        yield {"type": f"{kind}_text.delta", "delta": part["text"], **place}
-        yield {"type": f"{kind}_text.done", "text": part["text"], **place}
-        yield {"type": f"{kind}_part.done", "part": part, **place}
+        yield {"type": f"{kind}_part.added", "part": {**part, "text": ""}, **position}
+        yield {"type": f"{kind}_text.delta", "delta": part["text"], **position}
+        yield {"type": f"{kind}_text.done", "text": part["text"], **position}
+        yield {"type": f"{kind}_part.done", "part": part, **position}
     for index, part in enumerate(item.get("content") or ()):
-        place = {"content_index": index}
+        position = {"content_index": index}
         kind = f"response.{part['type']}"
         more: dict[str, Any] = {"logprobs": []} if part["type"] == "output_text" else {}
-        yield {"type": "response.content_part.added", "part": {**part, "text": ""}, **place}
-        yield {"type": f"{kind}.delta", "delta": part["text"], **place, **more}
-        yield {"type": f"{kind}.done", "text": part["text"], **place, **more}
-        yield {"type": "response.content_part.done", "part": part, **place}
+        yield {"type": "response.content_part.added", "part": {**part, "text": ""}, **position}
+        yield {"type": f"{kind}.delta", "delta": part["text"], **position, **more}
+        yield {"type": f"{kind}.done", "text": part["text"], **position, **more}
+        yield {"type": "response.content_part.done", "part": part, **position}
     if item["type"] == "function_call":
         text, kind = item["arguments"], "response.function_call_arguments"
         yield {"type": f"{kind}.delta", "delta": text}
@@ -195,9 +195,9 @@ def item_events(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _reasoning_item(raw: Mapping[str, Any], answer: str, text: str) -> dict[str, Any]:
-    wanted = raw.get("reasoning") or {}
+    settings = raw.get("reasoning") or {}
     item: dict[str, Any] = {"type": "reasoning", "id": f"rs_{answer}", "summary": []}
-    if wanted.get("summary") or wanted.get("generate_summary"):
+    if settings.get("summary") or settings.get("generate_summary"):
         item["summary"] = [{"type": "summary_text", "text": text}]
     else:
         item["content"] = [{"type": "reasoning_text", "text": text}]
@@ -208,17 +208,17 @@ def _reasoning_item(raw: Mapping[str, Any], answer: str, text: str) -> dict[str,
 
 def _reasoning(item: Mapping[str, Any], where: str) -> str | None:
     if item.get("encrypted_content") is not None:
-        place = f"{where}.encrypted_content"
+        path = f"{where}.encrypted_content"
         try:
             return base64.b64decode(
                 string(item, "encrypted_content", where), validate=True
             ).decode()
         except ValueError:
-            raise Refusal(f"{place} is not from this endpoint", param=place) from None
+            raise Refusal(f"{path} is not from this endpoint", param=path) from None
     texts = [
-        string(part, "text", place)
+        string(part, "text", path)
         for name in ("content", "summary")
-        for place, part in entries(item.get(name) or [], f"{where}.{name}")
+        for path, part in entries(item.get(name) or [], f"{where}.{name}")
     ]
     return "\n".join(texts) if texts else None
 
@@ -229,8 +229,8 @@ def _referred(
     match = _ID.fullmatch(reference)
     if match is not None and match[1] in stored:
         # Without the tools of its request, a call of a custom one is a function's.
-        wanted = re.sub("^ctc_", "fc_", reference)
+        item_id = re.sub("^ctc_", "fc_", reference)
         for item in items_of({}, match[1], Reply(stored[match[1]][-1])):
-            if item["id"] == wanted:
+            if item["id"] == item_id:
                 return item
     raise Refusal(f"Item with id '{reference}' not found.", 404, param=f"{where}.id")

@@ -20,29 +20,29 @@ def tools_of(raw: list[Any] | None) -> list[dict[str, Any]]:
     """Return the tools on offer in OpenAI's chat format.
 
     Raises:
-        Refusal: One is no function of the agent's own, or is ill-formed.
+        Refusal: If a tool is no function of the agent's own, or is ill-formed.
     """
-    return [_function(where, tool, space) for where, tool, space in _each(raw or [])]
+    return [_function(where, tool, space) for where, tool, space in _flattened(raw or [])]
 
 
 def call_item(call: ToolCall, tools: list[Any] | None) -> dict[str, Any]:
     """Return a call as the item that its tool's kind asks for, without id and status."""
-    found: dict[str, Any] = {"call_id": call.id}
-    for _, tool, space in _each(tools or []):
+    fields: dict[str, Any] = {"call_id": call.id}
+    for _, tool, space in _flattened(tools or []):
         if _name(tool["name"], space) != call.name:
             continue
-        found |= {"name": tool["name"]} | ({"namespace": space} if space else {})
+        fields |= {"name": tool["name"]} | ({"namespace": space} if space else {})
         if tool["type"] == "custom" and (text := _custom_input(call.arguments)) is not None:
-            return {"type": "custom_tool_call", **found, "input": text}
+            return {"type": "custom_tool_call", **fields, "input": text}
         break
-    return {"type": "function_call", "name": call.name, **found, "arguments": call.arguments}
+    return {"type": "function_call", "name": call.name, **fields, "arguments": call.arguments}
 
 
 def call_of(item: Mapping[str, Any], where: str) -> ToolCall:
     """Return the call that an item holds.
 
     Raises:
-        Refusal: A field is wrong.
+        Refusal: If a field is wrong.
     """
     if item["type"] == "custom_tool_call":
         arguments = json.dumps({_INPUT: string(item, "input", where)}, ensure_ascii=False)
@@ -55,7 +55,7 @@ def tool_choice_of(raw: str | Mapping[str, Any]) -> Any:
     """Return ``tool_choice`` as Chat Completions has it.
 
     Raises:
-        Refusal: It is not supported.
+        Refusal: If the choice is not supported.
     """
     if raw in ("auto", "none", "required"):
         return raw
@@ -68,16 +68,16 @@ def tool_choice_of(raw: str | Mapping[str, Any]) -> Any:
     )
 
 
-def _each(
+def _flattened(
     tools: Any, where: str = "tools", space: str | None = None
 ) -> Iterator[tuple[str, Mapping[str, Any], str | None]]:
     """Yield each tool with its place and namespace."""
-    for place, tool in entries(tools, where):
+    for path, tool in entries(tools, where):
         if tool.get("type") == "namespace" and space is None:
-            name = string(tool, "name", place)
-            yield from _each(tool.get("tools") or [], f"{place}.tools", name)
+            name = string(tool, "name", path)
+            yield from _flattened(tool.get("tools") or [], f"{path}.tools", name)
         else:
-            yield place, tool, space
+            yield path, tool, space
 
 
 def _function(where: str, tool: Mapping[str, Any], space: str | None) -> dict[str, Any]:
@@ -114,11 +114,11 @@ def _name(name: str, space: str | None) -> str:
 def _custom_input(arguments: str) -> str | None:
     """Return the text for a custom tool; None if the model did not write its one argument."""
     try:
-        found = json.loads(arguments)
+        fields = json.loads(arguments)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or list(found) != [_INPUT]:
+    if not isinstance(fields, dict) or list(fields) != [_INPUT]:
         return None
-    text = found[_INPUT]
+    text = fields[_INPUT]
     # Half a surrogate pair could not be sent.
     return text if isinstance(text, str) and writable(text) == text else None

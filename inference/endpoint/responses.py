@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.dialect import Answered, ModelRequest, Refusal
 from vf.inference.endpoint.reading import (
     EXACT,
     event,
@@ -97,7 +97,9 @@ class Responses:
     that: it is not secret, and spares clients from keeping what they do not show.
     """
 
-    def read(self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]) -> Asked:
+    def read(
+        self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]
+    ) -> ModelRequest:
         """Read a request.
 
         Args:
@@ -105,7 +107,7 @@ class Responses:
             stored: The conversations of earlier answers of this rollout, by ``Answered.id``.
 
         Raises:
-            Refusal: It is wrong; names the field.
+            Refusal: If the request is wrong; the message names the field.
         """
         request = parse(_Request, body)
         messages: list[Message] = []
@@ -115,7 +117,7 @@ class Responses:
             messages.append(Message("user", request.input))
         else:
             messages += messages_of(request.input, stored)
-        wanted = {
+        sampling = {
             "max_tokens": request.max_output_tokens,
             "temperature": request.temperature,
             "top_p": request.top_p,
@@ -127,26 +129,26 @@ class Responses:
             "reasoning_effort": request.reasoning and request.reasoning.effort,
             "verbosity": request.text and request.text.verbosity,
         }
-        return Asked(
+        return ModelRequest(
             messages=_with_one_system(request.instructions, settled(messages)),
             tools=tools_of(request.tools),
             model=request.model,
             stream=bool(request.stream),
-            sampling={name: value for name, value in wanted.items() if value is not None},
+            sampling={name: value for name, value in sampling.items() if value is not None},
             options={name: value for name, value in options.items() if value is not None},
             raw=body,
         )
 
-    def answer(self, asked: Asked, answered: Answered) -> dict[str, Any]:
+    def answer(self, request: ModelRequest, answered: Answered) -> dict[str, Any]:
         """Return the body of the response."""
         (reply,) = answered.replies
         cut = _CUTS.get(reply.finish_reason)
         return _response(
-            asked,
+            request,
             answered,
             status="incomplete" if cut else "completed",
             incomplete_details={"reason": cut} if cut else None,
-            output=items_of(asked.raw, answered.id, reply),
+            output=items_of(request.raw, answered.id, reply),
             usage={
                 "input_tokens": reply.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -156,22 +158,22 @@ class Responses:
             },
         )
 
-    def events(self, asked: Asked, answered: Answered) -> Iterator[bytes]:
+    def events(self, request: ModelRequest, answered: Answered) -> Iterator[bytes]:
         """Yield the same answer as server-sent events."""
-        return _numbered(self._events(asked, answered))
+        return _numbered(self._events(request, answered))
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
         """Return the body of an error response."""
         return openai_error(refusal)
 
-    def failure(self, asked: Asked, refusal: Refusal) -> Iterator[bytes]:
+    def failure(self, request: ModelRequest, refusal: Refusal) -> Iterator[bytes]:
         """Yield an error as server-sent events, for a stream that has begun.
 
         Some clients raise at the first event, others read the second.
         """
         failed = _response(
-            asked,
-            Answered((), asked.model),
+            request,
+            Answered((), request.model),
             status="failed",
             error={"code": refusal.code or "server_error", "message": str(refusal)},
         )
@@ -181,11 +183,11 @@ class Responses:
         ]
         return _numbered(iter(events))
 
-    def _events(self, asked: Asked, answered: Answered) -> Iterator[dict[str, Any]]:
-        opening = _response(asked, answered, status="in_progress")
+    def _events(self, request: ModelRequest, answered: Answered) -> Iterator[dict[str, Any]]:
+        opening = _response(request, answered, status="in_progress")
         yield {"type": "response.created", "response": opening}
         yield {"type": "response.in_progress", "response": opening}
-        response = self.answer(asked, answered)
+        response = self.answer(request, answered)
         for index, item in enumerate(response["output"]):
             yield {
                 "type": "response.output_item.added",
@@ -228,8 +230,8 @@ def _response_format(text: _Text | None) -> dict[str, Any] | None:
     return None if kind == "text" else {"type": kind}
 
 
-def _response(asked: Asked, answered: Answered, **fields: Any) -> dict[str, Any]:
-    raw = asked.raw
+def _response(request: ModelRequest, answered: Answered, **fields: Any) -> dict[str, Any]:
+    raw = request.raw
     parallel = raw.get("parallel_tool_calls")
     return {
         "id": response_id(answered.id, raw.get("instructions")),

@@ -17,9 +17,9 @@ from pydantic_core import from_json, to_json
 
 from vf.inference.endpoint.address import Endpoint
 from vf.inference.endpoint.anthropic import Anthropic
-from vf.inference.endpoint.bodies import Bodies
 from vf.inference.endpoint.chat import Chat
-from vf.inference.endpoint.dialect import Answered, Asked, Dialect, Refusal
+from vf.inference.endpoint.dialect import Answered, Dialect, ModelRequest, Refusal
+from vf.inference.endpoint.request_bodies import RequestBodies
 from vf.inference.endpoint.responses import Responses
 from vf.inference.request_limits import MOST_BYTES, off_loop
 from vf.runtime.batching import PerLoop
@@ -56,11 +56,11 @@ class Answering(Protocol):
     turns: asyncio.Semaphore
     context: int | None
 
-    async def answer(self, asked: Asked, *, key: int | None, retry: bool) -> Answered:
+    async def answer(self, request: ModelRequest, *, key: int | None, retry: bool) -> Answered:
         """Answer a request."""
         ...
 
-    async def count(self, asked: Asked) -> int:
+    async def count(self, request: ModelRequest) -> int:
         """Return how many tokens a request's prompt has."""
         ...
 
@@ -78,7 +78,7 @@ class _Server:
 
     def __init__(self) -> None:
         self.sessions: dict[str, Answering | None] = {}  # None: it has ended
-        self.bodies = Bodies()
+        self.request_bodies = RequestBodies()
         self.lingering = 0
         self.open = 0
         self.starting = asyncio.Lock()
@@ -150,7 +150,7 @@ class _Server:
             if request.method != "POST":
                 return _listed(request, path, session)
             rollout = request.match_info["rollout"]
-            body = self.bodies.read(request, rollout, session.context)
+            body = self.request_bodies.read(request, rollout, session.context)
             async with session.turns, body as raw:
                 return await _respond(request, raw, path, dialect, session)
         except Refusal as refusal:
@@ -185,7 +185,7 @@ class _Server:
         """Return whose request it is.
 
         Raises:
-            Refusal: Nobody's.
+            Refusal: If it belongs to no running rollout, or its key is wrong.
         """
         rollout = request.match_info["rollout"]
         if rollout not in self.sessions:
@@ -196,8 +196,8 @@ class _Server:
         endpoint = session.endpoint
         given: str = request.headers.get("x-api-key") or request.headers.get("Authorization") or ""
         given = given[7:] if given[:7].lower() == "bearer " else given
-        wanted = endpoint.reward_key if path == "/reward" else endpoint.key
-        if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), wanted.encode()):
+        expected = endpoint.reward_key if path == "/reward" else endpoint.key
+        if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), expected.encode()):
             text = "the API key is missing or not that of this rollout"
             raise Refusal(text, 401, code="invalid_api_key")
         return session
@@ -232,29 +232,29 @@ async def _respond(
         session.report(reward)
         return _json({"reward": reward})
 
-    def read() -> Asked:
+    def read() -> ModelRequest:
         defaults = {"max_tokens": 1} if path == COUNTS else {}
         return dialect.read(defaults | _parsed(raw), session.stored)
 
     async with session.reading:  # one body of a rollout at a time: others have their turns
-        asked = await off_loop(len(raw), read)
+        parsed = await off_loop(len(raw), read)
     if path == COUNTS:
-        return _json({"input_tokens": await session.count(asked)})
+        return _json({"input_tokens": await session.count(parsed)})
     retry = _is_retry(request.headers.get("x-stainless-retry-count", ""))
-    answer = session.answer(asked, key=hash((path, raw)), retry=retry)
-    if not asked.stream:
-        return _json(dialect.answer(asked, await answer))
-    return await _stream(request, dialect, asked, asyncio.ensure_future(answer))
+    answer = session.answer(parsed, key=hash((path, raw)), retry=retry)
+    if not parsed.stream:
+        return _json(dialect.answer(parsed, await answer))
+    return await _stream(request, dialect, parsed, asyncio.ensure_future(answer))
 
 
 async def _stream(
-    request: web.Request, dialect: Dialect, asked: Asked, answer: asyncio.Future[Answered]
+    request: web.Request, dialect: Dialect, parsed: ModelRequest, answer: asyncio.Future[Answered]
 ) -> web.StreamResponse:
     """Send an answer as events once it is there, and signs of life until then."""
     try:
         await asyncio.wait({answer}, timeout=PING_SECONDS)
         if answer.done():  # a refusal still has its own status
-            events = b"".join(dialect.events(asked, answer.result()))
+            events = b"".join(dialect.events(parsed, answer.result()))
             return web.Response(body=events, content_type=_EVENTS, headers=_no_cache())
         response = web.StreamResponse(headers={"Content-Type": _EVENTS, **_no_cache()})
         await response.prepare(request)
@@ -262,9 +262,9 @@ async def _stream(
             await response.write(_PING)
             await asyncio.wait({answer}, timeout=PING_SECONDS)
         try:
-            events = b"".join(dialect.events(asked, answer.result()))
+            events = b"".join(dialect.events(parsed, answer.result()))
         except Refusal as refusal:
-            events = b"".join(dialect.failure(asked, refusal))
+            events = b"".join(dialect.failure(parsed, refusal))
         await response.write(events)
         await response.write_eof()
         return response
@@ -277,7 +277,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     """Return a body.
 
     Raises:
-        Refusal: It is not a JSON object.
+        Refusal: If the body is not a JSON object.
     """
     try:
         try:
@@ -301,7 +301,7 @@ def _listed(request: web.Request, path: str, session: Answering) -> web.Response
     """Answer what is no POST request.
 
     Raises:
-        Refusal: There is nothing of that kind.
+        Refusal: If there is nothing of that kind.
     """
     if path.startswith("/v1/models") and request.method == "GET":
         return _models(path, session)
@@ -318,7 +318,7 @@ def _models(path: str, session: Answering) -> web.Response:
     """Return the list of models, as OpenAI's and Anthropic's clients read it, or one of them.
 
     Raises:
-        Refusal: There is no model of that name.
+        Refusal: If there is no model of that name.
     """
     model = session.endpoint.model
     card = {

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from vf.inference.endpoint.address import Endpoint
-from vf.inference.endpoint.dialect import TOO_LONG, Answered, Asked, Refusal
+from vf.inference.endpoint.dialect import TOO_LONG, Answered, ModelRequest, Refusal
 from vf.inference.endpoint.lineages import Lineages, Start
+from vf.inference.endpoint.request_options import MOST_NOTED, as_sent, note, samplings
 from vf.inference.endpoint.server import serving
 from vf.inference.endpoint.stored import Stored
 from vf.inference.endpoint.under_way import UnderWay, ended
-from vf.inference.endpoint.wishes import MOST_NOTED, as_sent, note, samplings
 from vf.inference.model import (
     ContextFull,
     LimitReached,
@@ -46,7 +46,7 @@ class Session:
     Attributes:
         endpoint: Where the agent finds it.
         socket: The Unix socket that leads to the same server.
-        asked: How many requests have been answered.
+        answered: How many requests have been answered.
         in_flight: How many answers are being sampled.
         refused: What the last refusal said; empty without one.
         full: Whether the last request was refused for its length.
@@ -72,7 +72,7 @@ class Session:
     ) -> None:
         self.endpoint = Endpoint("", _secret("sk"), reward_key=_secret("rk"))
         self.socket = Path()
-        self.asked = 0
+        self.answered = 0
         self.reward: float | None = None
         self._stored: dict[str, tuple[list[Message], int]] = {}
         self.stored: Mapping[str, Sequence[Message]] = Stored(self._stored)
@@ -98,7 +98,7 @@ class Session:
         self._closed = False
 
     async def answer(
-        self, asked: Asked, *, key: int | None = None, retry: bool = False
+        self, request: ModelRequest, *, key: int | None = None, retry: bool = False
     ) -> Answered:
         """Answer a request, and record it in the trace.
 
@@ -106,19 +106,19 @@ class Session:
         ``retry`` to have; after that, nothing of the request remains.
 
         Args:
-            asked: The request.
+            request: The request.
             key: Equal for equal requests.
             retry: Whether the client has sent it before and got no answer: it gets the answer that
                 is under way, or that was given.
 
         Raises:
-            Refusal: It cannot be answered; says why.
+            Refusal: If the request cannot be answered; the message says why.
         """
         answer = self._under_way.find(key) if retry and key is not None else None
         try:
             if answer is None:
-                self._check(asked.model)
-                answer = self._under_way.start(self._answer(asked), key)
+                self._check(request.model)
+                answer = self._under_way.start(self._answer(request), key)
             answered = await self._under_way.wait(answer)
         except Refusal as refusal:
             self.refused, self.full = str(refusal), refusal.code == TOO_LONG
@@ -126,20 +126,20 @@ class Session:
         self.full = False
         return answered
 
-    async def count(self, asked: Asked) -> int:
+    async def count(self, request: ModelRequest) -> int:
         """Return how many tokens the prompt of a request has; an estimate without a tokenizer.
 
         Raises:
-            Refusal: It could not be answered, either.
+            Refusal: If the request could not be answered, either.
         """
-        self._check(asked.model)
-        start = self._begin(asked)
+        self._check(request.model)
+        start = self._begin(request)
         try:
             if isinstance(self._model, TokenModel):
                 return await self._model.count_prompt(start.conversation)
-            seen = sum(image.tokens for message in asked.messages for image in message.images)
-            said = [[replace(m, images=[]).to_openai() for m in asked.messages], asked.tools]
-            return len(json.dumps(said, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN + seen
+            seen = sum(image.tokens for message in request.messages for image in message.images)
+            texts = [[replace(m, images=[]).to_openai() for m in request.messages], request.tools]
+            return len(json.dumps(texts, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN + seen
         except LimitReached as limit:
             raise self._limited(limit) from limit
         except (ConfigError, Unrenderable) as error:
@@ -151,7 +151,7 @@ class Session:
         """Take the reward that a harness has found by itself.
 
         Raises:
-            Refusal: It is not in [0, 1], or one has been reported.
+            Refusal: If the reward is not in [0, 1], or one has been reported.
         """
         number = isinstance(reward, int | float) and not isinstance(reward, bool)
         if not number or not math.isfinite(reward) or not 0 <= reward <= 1:
@@ -173,7 +173,7 @@ class Session:
             The limit that an agent has reached and asked beyond.
 
         Raises:
-            InfrastructureError: The model failed.
+            InfrastructureError: If the model failed.
         """
         return await asyncio.shield(self._end)
 
@@ -195,7 +195,7 @@ class Session:
         """Make sure that there is a reason to ask.
 
         Raises:
-            InfrastructureError: The model failed.
+            InfrastructureError: If the model failed.
         """
         if self._end.done() and not self._end.cancelled() and (error := self._end.exception()):
             raise error
@@ -212,30 +212,30 @@ class Session:
             text = f"The model {model!r} does not exist; this endpoint has {self.endpoint.model!r}"
             raise Refusal(text, 404, code="model_not_found", param="model")
 
-    async def _answer(self, asked: Asked) -> Answered:
-        note(asked, self.endpoint.model, self._trace.info)
-        samplings = self._samplings(asked)
-        self.in_flight += asked.count
+    async def _answer(self, request: ModelRequest) -> Answered:
+        note(request, self.endpoint.model, self._trace.info)
+        samplings = self._samplings(request)
+        self.in_flight += request.count
         self._on_change(self)
         try:
-            return await self._sampled(asked, samplings)
+            return await self._sampled(request, samplings)
         finally:
-            self.in_flight -= asked.count
+            self.in_flight -= request.count
             self._end_if_idle()
             self._on_change(self)
 
-    def _begin(self, asked: Asked) -> Start:
-        start = self._lineages.begin(asked.messages, asked.tools, self._begun)
+    def _begin(self, request: ModelRequest) -> Start:
+        start = self._lineages.begin(request.messages, request.tools, self._begun)
         start.conversation.rendering = self._rendering
         return start
 
-    async def _sampled(self, asked: Asked, samplings: Sequence[Sampling]) -> Answered:
+    async def _sampled(self, request: ModelRequest, samplings: Sequence[Sampling]) -> Answered:
         starts: list[Start] = []
         try:
-            for _ in range(asked.count):
-                start = self._begin(asked)
+            for _ in range(request.count):
+                start = self._begin(request)
                 if not self._sampling.fixed:
-                    start.conversation.options = asked.options
+                    start.conversation.options = request.options
                 self._begun += 1
                 starts.append(start)
             answers = await _all(map(self._respond, starts, samplings))
@@ -246,14 +246,14 @@ class Session:
         answered = Answered([], self.endpoint.model)
         replies = []
         for start, (reply, seconds) in zip(starts, answers, strict=True):
-            sent = replace(reply, message=as_sent(reply.message, asked))
+            sent = replace(reply, message=as_sent(reply.message, request))
             self._lineages.commit(start, sent, reply.message, seconds)
             replies.append(sent)
             timing = self._trace.timing
             timing["model"] = timing.get("model", 0.0) + seconds
         answered.replies = replies
         self._stored[answered.id] = self._trace.messages, len(self._trace.messages)
-        self.asked += 1
+        self.answered += 1
         return answered
 
     async def _respond(self, start: Start, sampling: Sampling) -> tuple[Reply, float]:
@@ -302,22 +302,22 @@ class Session:
             self._end.set_exception(error)
         return Refusal(f"the model failed: {error}", 503)
 
-    def _samplings(self, asked: Asked) -> list[Sampling]:
+    def _samplings(self, request: ModelRequest) -> list[Sampling]:
         """Return how to sample each answer, within the rollout's budgets.
 
         Raises:
-            Refusal: They are spent, which ends the rollout.
+            Refusal: If the budgets are spent, which ends the rollout.
         """
         trace, most = self._trace, self._sampling.max_tokens
-        if len(trace.turns) + self.in_flight + asked.count > self._max_turns:
+        if len(trace.turns) + self.in_flight + request.count > self._max_turns:
             raise self._ended(StopReason.MAX_TURNS)
         if self._max_tokens is not None:
             most = min(most, self._max_tokens - trace.completion_tokens)
         if most < 1:
             raise self._ended(StopReason.MAX_TOKENS)
-        numbers = range(self._begun, self._begun + asked.count)
+        numbers = range(self._begun, self._begun + request.count)
         seeds = [derive_seed(self._seed, "turn", number) for number in numbers]
-        return samplings(asked, self._sampling.with_(max_tokens=most), seeds)
+        return samplings(request, self._sampling.with_(max_tokens=most), seeds)
 
 
 @asynccontextmanager
@@ -335,10 +335,10 @@ async def open_session(
     """Open the endpoint of a rollout.
 
     Args:
-        model: Who answers.
-        trace: Is filled: messages, tools, branches, forks, lineages, turns, tool events,
+        model: The model that answers.
+        trace: The trace to fill: messages, tools, branches, forks, lineages, turns, tool events,
             ``info["asked"]`` and ``timing["model"]``.
-        sampling: How to sample. What an agent asks for is honoured unless it is ``fixed``.
+        sampling: The sampling settings. Unless they are ``fixed``, an agent's own replace them.
         seed: Every answer derives its own from it.
         max_turns: Maximum answers.
         max_tokens: Maximum tokens sampled in all answers, except those sampled at the same time as
@@ -347,7 +347,7 @@ async def open_session(
         on_change: Called when answers begin and end, with ``in_flight`` as it is then.
 
     Raises:
-        InfrastructureError: The model failed, whatever the agent made of that. Raised at the end
+        InfrastructureError: If the model failed, whatever the agent made of that. Raised at the end
             of the block, unless it raises something itself.
     """
     session = Session(

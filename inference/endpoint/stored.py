@@ -32,7 +32,7 @@ class ReadBefore:
                 best = list(messages[:shared])
             if shared == len(before):
                 # The request takes its place.
-                self._recent = tuple(each for each in self._recent if each is not entry)
+                self._recent = tuple(other for other in self._recent if other is not entry)
                 break
         return best
 

@@ -50,7 +50,7 @@ class UnderWay:
         """Wait for an answer. When all its clients have gone, it is cancelled after a while.
 
         Raises:
-            Refusal: There is none, or the rollout has ended.
+            Refusal: If there is no answer, or the rollout has ended.
         """
         if not task.done():
             self._clients[task] += 1

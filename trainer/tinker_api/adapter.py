@@ -71,8 +71,8 @@ class Adapter:
 
     Args:
         model: The model that it is for; it stays as it is.
-        shape: What of it.
-        seed: Of A; None draws one. B is 0, so that the adapter begins by changing nothing.
+        shape: The shape of the adapter.
+        seed: The seed of A; None draws one. B is 0, so that the adapter begins by changing nothing.
 
     Attributes:
         shape: As given.
@@ -187,7 +187,7 @@ class Adapter:
         Args:
             weights: The weights.
             moments: The optimizer's state; None begins a new one.
-            steps: How many steps had been taken.
+            steps: The number of steps taken before.
 
         Raises:
             ConfigError: If they are of another adapter.

@@ -68,9 +68,9 @@ def build_app(
     """Return the ASGI app.
 
     Args:
-        registry: What it serves.
+        registry: The models and sessions to serve.
         renderer: The model's.
-        key: What clients must send; None to ask for none.
+        key: The API key that clients must send; None to require none.
         host: The address that it listens on.
         openai: Answers all other paths.
     """
@@ -217,8 +217,8 @@ class _Routes:
         tenants, samplers = self.registry.tenants.values(), self.registry.samplers.values()
         return JSONResponse(
             {
-                "training_run_ids": [each.id for each in tenants if each.session == session.id],
-                "sampler_ids": [each.id for each in samplers if each.session == session.id],
+                "training_run_ids": [t.id for t in tenants if t.session == session.id],
+                "sampler_ids": [s.id for s in samplers if s.session == session.id],
                 "user_metadata": session.user_metadata,
                 "display_name": session.display_name,
             }

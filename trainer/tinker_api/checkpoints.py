@@ -110,7 +110,7 @@ class Checkpoints:
     """The runs and checkpoints of one folder.
 
     Args:
-        folder: Is made if it is missing.
+        folder: The folder that holds them, made if it is missing.
 
     Raises:
         ConfigError: If it cannot be written to, or another server uses it.
@@ -146,8 +146,8 @@ class Checkpoints:
         """Write a checkpoint.
 
         Args:
-            path: Where to.
-            info: What is known of it.
+            path: The path to save to.
+            info: The facts about it.
             peft_config: PEFT's config of the adapter.
             weights: The adapter's tensors by PEFT's names.
             moments: The optimizer's; None for a checkpoint that is only sampled from.
@@ -246,12 +246,12 @@ class Checkpoints:
 
     def listed(self, run: str | None = None) -> list[dict[str, Any]]:
         """Return the checkpoints of a run or of all, newest first, as the API describes them."""
-        found = []
+        dated = []
         for path in self._paths(run):
             info = self._read(self._at(path))
             size = sum(file.stat().st_size for file in self._at(path).iterdir())
-            found.append((info.time, _described(path, info, size)))
-        return [entry for _, entry in sorted(found, key=lambda pair: pair[0], reverse=True)]
+            dated.append((info.time, _described(path, info, size)))
+        return [entry for _, entry in sorted(dated, key=lambda pair: pair[0], reverse=True)]
 
     def open_run(self, run: str, about: dict[str, Any]) -> None:
         """Keep what is known of a run."""
@@ -281,8 +281,8 @@ class Checkpoints:
     def _paths(self, run: str | None) -> Iterator[CheckpointPath]:
         for kind in KINDS:
             for file in sorted(self.folder.glob(f"{run or '*'}/{kind}/*/{INFO}")):
-                place = file.parent
-                path = CheckpointPath(place.parent.parent.name, kind, place.name)  # type: ignore[arg-type]
+                folder = file.parent
+                path = CheckpointPath(folder.parent.parent.name, kind, folder.name)  # type: ignore[arg-type]
                 if self._is_there(path):
                     yield path
 

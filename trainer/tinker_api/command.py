@@ -104,12 +104,12 @@ def start_training(
     body = {"model": name, "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
     header = ["-H", "Content-Type: application/json"]
     curl = ["curl", f"{url}/v1/chat/completions", *header, "-d", json.dumps(body)]
-    asked = "any that begins with tml-" if key is None else "the one in --api-key-var"
+    key_hint = "any that begins with tml-" if key is None else "the one in --api-key-var"
     return [
         ("model", f"{name}: adapters are trained and sampled, {max_seq_len:,} tokens of context"),
         ("URL", url),
         ("checkpoints", str(folder)),
-        ("client", f"tinker.ServiceClient(base_url={url!r}); its api_key is {asked}"),
+        ("client", f"tinker.ServiceClient(base_url={url!r}); its api_key is {key_hint}"),
         ("try", shlex.join(curl)),
         ("stop", "Ctrl-C"),
     ], check

@@ -80,7 +80,7 @@ def read_json(raw: bytes, limits: Limits, *, forward: bool) -> PassRequest:
 
     Args:
         raw: The body.
-        limits: What the data must keep to.
+        limits: The limits that the data must keep to.
         forward: Whether it is one of ``forward``.
 
     Raises:

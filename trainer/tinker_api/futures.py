@@ -84,7 +84,7 @@ class Futures:
         """Run a request; what it raises becomes its result.
 
         Args:
-            request_id: Of no other request.
+            request_id: An id that no other request has.
             session: The session that it belongs to.
             work: The request.
             cancellable: Whether a client may cancel it.

@@ -22,7 +22,7 @@ class Keys:
     """A server's key, and what it signs: tokens in place of the key, and links to downloads.
 
     Args:
-        key: What clients must send; None to ask for none.
+        key: The API key that clients must send; None to require none.
     """
 
     def __init__(self, key: str | None) -> None:
@@ -67,7 +67,7 @@ class KeyCheck:
     """ASGI middleware that refuses requests without the key.
 
     Args:
-        app: Who answers the others.
+        app: The application that gets all other requests.
         keys: The server's.
     """
 

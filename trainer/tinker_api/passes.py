@@ -110,7 +110,7 @@ class Passes:
         Args:
             lora: The adapter; None for the model alone.
             tokens: The prompt, int64 ``[N]``.
-            top: How many of the likeliest tokens to return.
+            top: The number of likeliest tokens to return.
 
         Returns:
             float32 ``[N - 1]`` in nats, and the likeliest tokens at the same positions.
@@ -159,16 +159,16 @@ class Passes:
             batches = pack(samples, MICRO_BATCH_TOKENS, apart=self._forward.apart)
         else:
             batches = micro_batches(samples, MICRO_BATCH_TOKENS)
-        found = []
+        on_device = []
         for batch in batches:
             assert batch.marks is not None
             rows = batch.marks[:, 0].tolist()
             if packed:  # the model runs on the tree, and these are what it predicts
-                for place, row in enumerate(rows):
+                for index, row in enumerate(rows):
                     targets = data[row].targets
-                    batch.input_ids[place, 1 : len(targets) + 1] = torch.from_numpy(targets)
-            found.append((batch.to(self._device), rows))
-        return found
+                    batch.input_ids[index, 1 : len(targets) + 1] = torch.from_numpy(targets)
+            on_device.append((batch.to(self._device), rows))
+        return on_device
 
 
 def _sample(datum: Datum, index: int) -> Sample:

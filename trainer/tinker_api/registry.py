@@ -35,10 +35,10 @@ class Registry:
     one thread: requests of one model in their order, those of different models by turns.
 
     Args:
-        names: What the model is called in requests; the first is its name in answers, and the last
-            is where its tokenizer is loaded from.
+        names: The model's names in requests; the first is its name in answers, and the last is the
+            one that its tokenizer is loaded from.
         engine: Samples from the model; it has started.
-        checkpoints: Where to save.
+        checkpoints: The store of checkpoints.
 
     Attributes:
         names: As given.
@@ -114,10 +114,10 @@ class Registry:
         """End a session with its models, samplers and requests."""
         self.sessions.pop(session_id, None)
         self.futures.end_session(session_id)
-        for tenant in [each for each in self.tenants.values() if each.session == session_id]:
+        for tenant in [t for t in self.tenants.values() if t.session == session_id]:
             del self.tenants[tenant.id]
             self._thread.submit(self.checkpoints.close_run, tenant.id)
-        for sampler in [each for each in self.samplers.values() if each.session == session_id]:
+        for sampler in [s for s in self.samplers.values() if s.session == session_id]:
             del self.samplers[sampler.id]
             self._thread.submit(self.snapshots.drop, sampler)
 

@@ -30,9 +30,9 @@ def rest_routes(
     """Return the routes.
 
     Args:
-        store: What they serve.
+        store: The checkpoints that they serve.
         keys: Sign links.
-        prefix: What their paths begin with.
+        prefix: The beginning of their paths.
         guarded: Turns what a handler raises into answers.
     """
     routes = _Rest(store, keys)
@@ -112,8 +112,8 @@ class _Rest:
         body = api.WeightsInfo.model_validate_json(await request.body())
         info = self.store.info(CheckpointPath.parse(body.tinker_path))
         shape = {name: info.shape[name] for name in ("train_attn", "train_mlp", "train_unembed")}
-        known = {"base_model": info.base_model, "is_lora": True, "lora_rank": info.shape["rank"]}
-        return JSONResponse(known | shape)
+        model = {"base_model": info.base_model, "is_lora": True, "lora_rank": info.shape["rank"]}
+        return JSONResponse(model | shape)
 
     def _described(self, run: str, about: dict[str, Any]) -> dict[str, Any]:
         checkpoints = self.store.listed(run)

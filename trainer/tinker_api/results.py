@@ -31,8 +31,8 @@ class PassOutput:
     def json(self) -> dict[str, Any]:
         """Return it as JSON."""
         outputs = [
-            {"logprobs": {"data": each.tolist(), "dtype": "float32", "shape": [len(each)]}}
-            for each in self.logprobs
+            {"logprobs": {"data": array.tolist(), "dtype": "float32", "shape": [len(array)]}}
+            for array in self.logprobs
         ]
         return {
             "loss_fn_output_type": RECORD,
@@ -42,8 +42,8 @@ class PassOutput:
 
     def protobuf(self) -> bytes:
         """Return it as a protocol buffer: all data's arrays in one, with their offsets in bytes."""
-        ends = np.cumsum([0, *(each.nbytes for each in self.logprobs)], dtype="<i8")
-        data = b"".join(each.astype("<f4").tobytes() for each in self.logprobs)
+        ends = np.cumsum([0, *(array.nbytes for array in self.logprobs)], dtype="<i8")
+        data = b"".join(array.astype("<f4").tobytes() for array in self.logprobs)
         batched = encode(1, data) + encode(2, ends.tobytes()) + encode(3, FLOAT32)
         fields = encode(1, "logprobs") + encode(2, batched)
         record = encode(1, RECORD) + encode(2, fields) + encode(3, len(self.logprobs))

@@ -70,7 +70,7 @@ class EngineSampler:
         """Return samples of one prompt, all of which run at once; if one fails, so do all.
 
         Raises:
-            EngineError: The engine died or refused the prompt.
+            EngineError: If the engine died or refused the prompt.
         """
         seed = random.getrandbits(62) if params.seed is None else params.seed
         most = params.max_tokens or self._engine.max_seq_len - len(prompt)
@@ -122,7 +122,7 @@ def prompt_logprobs(
     Args:
         body: The request.
         prompt: Its prompt, int64 ``[N]``.
-        logprobs: Of the tokens after the first, float32 ``[N - 1]``.
+        logprobs: The log-probabilities of the tokens after the first, float32 ``[N - 1]``.
         likeliest: The likeliest tokens there; None if they were not asked for.
     """
     count, shown = len(prompt), body.prompt_logprobs_last_n or len(prompt)

@@ -23,13 +23,13 @@ class TinkerServer:
     """Serves a model to be trained and sampled from, and the OpenAI-compatible API beside.
 
     Args:
-        name: What to call the model.
-        checkpoint: Where it lies; it has no adapter.
+        name: The model's name.
+        checkpoint: The model's checkpoint; it has no adapter.
         settings: ``[inference]``.
         renderer: The model's.
         max_seq_len: Most tokens in one context.
-        folder: Where checkpoints are saved.
-        key: What clients must send; None to ask for none.
+        folder: The folder to save checkpoints in.
+        key: The API key that clients must send; None to require none.
 
     Raises:
         ConfigError: If the model cannot be loaded, or the folder cannot be written to.
@@ -71,7 +71,7 @@ class TinkerServer:
         """Start generation and serving.
 
         Raises:
-            EngineError: The model cannot be served, or the port is in use.
+            EngineError: If the model cannot be served, or the port is in use.
         """
         self._engine.start()
         self._registry = Registry(self._names, self._engine, self._checkpoints)

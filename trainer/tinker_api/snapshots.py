@@ -21,7 +21,7 @@ class Snapshots:
     """Loads and keeps what samplers sample with. One thread at a time may call it.
 
     Args:
-        checkpoints: Where saved ones are.
+        checkpoints: The store of saved ones.
         device: The device of the model.
     """
 

@@ -49,7 +49,7 @@ class Questioner:
 
     Args:
         world: The facts.
-        split: Which split.
+        split: The split to draw for.
     """
 
     def __init__(self, world: World, split: Split) -> None:
@@ -72,19 +72,19 @@ class Questioner:
         """Yield different questions, as many of one number of hops as of another.
 
         Args:
-            count: How many.
+            count: The number of questions.
             hops: Least and most hops, within 1 to 3.
             seed: The same seed gives the same questions.
 
         Raises:
-            ConfigError: There are not so many.
+            ConfigError: If there are not so many.
         """
         rng = random.Random(seed)
         seen: set[str] = set()
         for number in range(count):
-            wanted = hops[0] + number % (hops[1] - hops[0] + 1)
+            hop_count = hops[0] + number % (hops[1] - hops[0] + 1)
             for _ in range(_DRAWS_PER_QUESTION):
-                question = self.draw(rng, wanted)
+                question = self.draw(rng, hop_count)
                 if question is not None and question.text not in seen:
                     seen.add(question.text)
                     yield question

@@ -116,8 +116,8 @@ def load_world(cities: int) -> World:
             break
     if cities > len(table):
         raise ConfigError(f"geo-qa: GeoNames lists {len(table)} cities, not {cities}")
-    known = (raw for raw in table.values() if raw["countrycode"] in countries)
-    ranked = sorted(known, key=lambda raw: (-raw["population"], raw["geonameid"]))
+    listed = (raw for raw in table.values() if raw["countrycode"] in countries)
+    ranked = sorted(listed, key=lambda raw: (-raw["population"], raw["geonameid"]))
     capitals = _capitals(countries, ranked)
     kept = {raw["geonameid"]: raw for raw in [*ranked[:cities], *capitals.values()]}
     chosen = {number: _city(raw) for number, raw in kept.items()}
@@ -174,17 +174,17 @@ def _capitals(
         countries: All countries.
         ranked: The cities, the most populous first.
     """
-    wanted = {code: fold(country.capital) for code, country in countries.items()}
-    found: dict[str, Mapping[str, Any]] = {}
+    names = {code: fold(country.capital) for code, country in countries.items()}
+    capitals: dict[str, Mapping[str, Any]] = {}
     for raw in ranked:
         code = raw["countrycode"]
-        if code not in found and fold(raw["name"]) == wanted[code]:
-            found[code] = raw
+        if code not in capitals and fold(raw["name"]) == names[code]:
+            capitals[code] = raw
     for raw in ranked:
         code = raw["countrycode"]
-        if code not in found and wanted[code] in map(fold, raw["alternatenames"]):
-            found[code] = raw
-    return found
+        if code not in capitals and names[code] in map(fold, raw["alternatenames"]):
+            capitals[code] = raw
+    return capitals
 
 
 def _city(raw: Mapping[str, Any]) -> City:

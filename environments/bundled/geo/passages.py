@@ -96,32 +96,32 @@ def _of_country(world: World, country: Country) -> str:
         "neighbours": _listed(rng, neighbours),
         **{relation: getattr(country, relation) for relation in _COUNTRY},
     }
-    known = [wordings for relation, wordings in _COUNTRY.items() if values[relation]]
-    rest = [*known, _BORDERS if neighbours else _NO_BORDERS]
-    return _told(rng, _COUNTRY_BEGINS, rest, values)
+    facts = [wordings for relation, wordings in _COUNTRY.items() if values[relation]]
+    rest = [*facts, _BORDERS if neighbours else _NO_BORDERS]
+    return _passage(rng, _COUNTRY_BEGINS, rest, values)
 
 
 def _of_city(world: World, city: City) -> str:
     rng = random.Random(derive_seed("geo-qa", "passage", city.id))
     country = world.countries[city.country]
     capital = world.capitals.get(city.country) == city.number
-    place = f"{_degrees(city.latitude, 'NS')}, {_degrees(city.longitude, 'EW')}"
+    coordinates = f"{_degrees(city.latitude, 'NS')}, {_degrees(city.longitude, 'EW')}"
     values = {
         "city": city.name,
         "role": "capital city" if capital else "city",
         "country": in_text(country),
         "population": city.population,
-        "place": place,
+        "place": coordinates,
         "timezone": city.timezone,
         "spelling": country.capital,
     }
     begins = _CITY_BEGINS
     if capital and fold(country.capital) != fold(city.name):
         begins = [f"{begin} Its name is also written {{spelling}}." for begin in begins]
-    return _told(rng, begins, _CITY, values)
+    return _passage(rng, begins, _CITY, values)
 
 
-def _told(
+def _passage(
     rng: random.Random,
     begins: Sequence[str],
     rest: Sequence[Sequence[str]],

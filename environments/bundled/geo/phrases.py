@@ -93,7 +93,7 @@ def larger(first: Phrase[Place], second: Phrase[Place]) -> Phrase[Place] | None:
     return _next(
         f"the more populous of {first.text} and {second.text}",
         ("larger", first.query, second.query),
-        max(one, two, key=lambda place: place.population),
+        max(one, two, key=lambda entity: entity.population),
         [first, second],
         [_population(one), _population(two)],
         [one.id, two.id],
@@ -139,8 +139,8 @@ def countries_in(facts: Sequence[Fact], world: World) -> set[str]:
     codes = set()
     for doc_id, relation, value in facts:
         for name in (doc_id, value) if relation == "borders" else (doc_id,):
-            found = world.place(name)
-            codes.add(found.country if isinstance(found, City) else found.code)
+            entity = world.place(name)
+            codes.add(entity.country if isinstance(entity, City) else entity.code)
     return codes
 
 
@@ -168,8 +168,8 @@ def once(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _population(place: Country | City) -> Fact:
-    return (place.id, "population", str(place.population))
+def _population(entity: Country | City) -> Fact:
+    return (entity.id, "population", str(entity.population))
 
 
 def borders(country: Country) -> list[Fact]:

@@ -90,13 +90,13 @@ def count_neighbours(world: World, rng: random.Random, country: Phrase[Country])
         return None
     continent = rng.choice(continents)
     number = sum(neighbour.continent == continent for neighbour in neighbours)
-    told = [(neighbour.id, "continent", neighbour.continent) for neighbour in neighbours]
+    facts = [(neighbour.id, "continent", neighbour.continent) for neighbour in neighbours]
     return Question(
         f"How many of the countries that border {country.text} belong to {continent}?",
         (str(number),),
         ("count", continent, country.query),
         country.hops + 2,
-        once([*country.facts, *borders(country.target), *told]),
+        once([*country.facts, *borders(country.target), *facts]),
         once([*country.documents, country.target.id, *(n.id for n in neighbours)]),
     )
 
@@ -108,13 +108,13 @@ def _about(
     wordings: Mapping[str, Sequence[str]],
 ) -> Question | None:
     relation = rng.choice(list(wordings))
-    place: Country | City = phrase.target
-    value = getattr(place, relation)
+    entity: Country | City = phrase.target
+    value = getattr(entity, relation)
     if not value:
         return None
     answers: tuple[str, ...] = (f"{value:,}" if isinstance(value, int) else value,)
-    if isinstance(place, Country) and relation == "capital":
-        answers = capital_names(world, place)
+    if isinstance(entity, Country) and relation == "capital":
+        answers = capital_names(world, entity)
     elif relation == "timezone":
         answers = (value, value.replace("/", " ").replace("_", " "))
     return Question(
@@ -122,6 +122,6 @@ def _about(
         answers,
         (relation, phrase.query),
         phrase.hops + 1,
-        once([*phrase.facts, (place.id, relation, str(value))]),
-        once([*phrase.documents, place.id]),
+        once([*phrase.facts, (entity.id, relation, str(value))]),
+        once([*phrase.documents, entity.id]),
     )

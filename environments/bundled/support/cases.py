@@ -63,7 +63,7 @@ class Case:
     asks: list[str] = field(default_factory=list)
     postcode: str = ""
     answers: dict[str, str] = field(default_factory=dict)
-    found: bool | None = None
+    parcel_found: bool | None = None
     has_photo: bool = False
     change: str = ""
     knows_order: bool = True
@@ -84,7 +84,7 @@ class Case:
         """Return the shop in which the right things were done, and their references."""
         shop = self.shop.copy()
         shop.verified = "" if self.kind == "unverified" else self.customer.id
-        shop.photo, shop.looked = self.has_photo, self.found is not None
+        shop.photo, shop.looked = self.has_photo, self.parcel_found is not None
         references = [str(getattr(shop, name)(**args)) for name, args in self.calls]
         return shop, references
 
@@ -118,7 +118,7 @@ def draw_case(kind: str, number: int) -> Case:
     rng = random.Random(derive_seed("support-desk", kind, number))
     shop = draw_shop(rng, derive_seed("support-desk reference", kind, number))
     order = rng.choice(shop.orders)
-    customer = next(each for each in shop.customers if each.id == order.customer)
+    customer = next(customer for customer in shop.customers if customer.id == order.customer)
     wanted_final = kind == "final_sale"
     fitting = [i for i in order.items if shop.product(i.product).final_sale == wanted_final]
     if not fitting:  # then the first item becomes one
@@ -130,7 +130,7 @@ def draw_case(kind: str, number: int) -> Case:
 
 
 def _replaced(rng: random.Random, shop: Shop, order: Order, final: bool) -> Item:
-    product = rng.choice([each for each in shop.products if each.final_sale == final])
+    product = rng.choice([product for product in shop.products if product.final_sale == final])
     item = order.items[0]
     item.product, item.price = product.name, product.price
     item.option = rng.choice([*product.stock])
@@ -142,7 +142,7 @@ def _delivered(case: Case, rng: random.Random) -> None:
 
 
 def _other_option(case: Case, rng: random.Random) -> str:
-    return rng.choice([each for each in case.product.stock if each != case.item.option])
+    return rng.choice([option for option in case.product.stock if option != case.item.option])
 
 
 def _refund(case: Case, rng: random.Random) -> None:
@@ -219,13 +219,14 @@ def _address_late(case: Case, rng: random.Random) -> None:
 def _lost(case: Case, rng: random.Random) -> None:
     set_status(case.order, "shipped", rng.randint(LOST_DAYS + 1, LOST_DAYS + 15))
     case.wish = "My parcel has not arrived. I want you to send everything again."
-    case.found, case.asks = False, ["Please look whether one of your neighbours has the parcel."]
+    case.parcel_found = False
+    case.asks = ["Please look whether one of your neighbours has the parcel."]
     case.on_order("send_replacement")
 
 
-def _found(case: Case, rng: random.Random) -> None:
+def _parcel_found(case: Case, rng: random.Random) -> None:
     _lost(case, rng)
-    case.found = True
+    case.parcel_found = True
     case.on_order("record_found")
 
 
@@ -302,7 +303,7 @@ KINDS: dict[str, Callable[[Case, random.Random], None]] = {
     "address": _address,
     "address_late": _address_late,
     "lost": _lost,
-    "found": _found,
+    "found": _parcel_found,
     "lost_early": _lost_early,
     "damaged": _damaged,
     "unverified": _unverified,

@@ -42,10 +42,12 @@ def abilities(case: Case, shop: Shop) -> list[Callable[..., str]]:
 
     async def look_for_parcel() -> str:
         """Ask your neighbours and look around the house for the parcel."""
-        if case.found is None:
+        if case.parcel_found is None:
             return "There is no parcel."
         shop.looked = True
-        return "A neighbour has taken it in." if case.found else "Nobody has it. It is not there."
+        if case.parcel_found:
+            return "A neighbour has taken it in."
+        return "Nobody has it. It is not there."
 
     async def upload_photo() -> str:
         """Take a photo of the damaged item, and upload it to your case at the shop."""
@@ -73,7 +75,7 @@ def goal(case: Case) -> str:
         else "You do not know the number of your order: look it up with read_confirmation.",
         *(f"When it comes to: {name}, say: {text}" for name, text in case.answers.items()),
     ]
-    if case.found is not None:
+    if case.parcel_found is not None:
         lines.append("Asked to look for the parcel, call look_for_parcel and tell the result.")
     if case.has_photo:
         lines.append("Asked for a photo, call upload_photo, and say that you have uploaded it.")
@@ -93,41 +95,41 @@ class ScriptedCustomer:
     """A customer by rules: answers what it is asked by key words, in the order of ``_ASKED``.
 
     Args:
-        case: Whose customer.
+        case: The customer's case.
     """
 
     case: Case
 
     def __call__(self, messages: Sequence[Message]) -> Line:
         """Return what the customer does or says next."""
-        last = max(place for place, message in enumerate(messages) if message.role == "user")
+        last = max(index for index, message in enumerate(messages) if message.role == "user")
         heard = messages[last].content
         results = {message.name: message.content for message in messages[last + 1 :]}
         text = heard.casefold()
-        asked = [name for name, pattern in _ASKED.items() if pattern.search(text)]
-        if tool := self._tool(asked, set(results)):
+        topics = [name for name, pattern in _ASKED.items() if pattern.search(text)]
+        if tool := self._tool(topics, set(results)):
             return {tool: {}}
-        own = [each.content for each in messages[:last] if each.role == "assistant"]
+        own = [message.content for message in messages[:last] if message.role == "assistant"]
         change = self.case.change
         changed = bool(change) and any(change in line for line in own)
-        said = [line for name in asked if (line := self._answer(name, changed, results))]
-        named = any(_REFERENCE.search(each.content) for each in messages[: last + 1])
-        if "bye" in asked and named:
+        answers = [line for name in topics if (line := self._answer(name, changed, results))]
+        named = any(_REFERENCE.search(message.content) for message in messages[: last + 1])
+        if "bye" in topics and named:
             return f"No, that is all. Thank you. {STOP}"
-        if said:
-            return " ".join(dict.fromkeys(said))
+        if answers:
+            return " ".join(dict.fromkeys(answers))
         if _REFERENCE.search(heard) or _REFUSAL.search(text):
             return "I see. Thank you."
         return change if changed else self.case.wish
 
-    def _tool(self, asked: Sequence[str], called: set[str | None]) -> str | None:
+    def _tool(self, topics: Sequence[str], called: set[str | None]) -> str | None:
         case = self.case
-        wanted = {
-            "read_confirmation": "order" in asked and not case.knows_order,
-            "look_for_parcel": "look" in asked and case.found is not None,
-            "upload_photo": "photo" in asked and case.has_photo,
+        conditions = {
+            "read_confirmation": "order" in topics and not case.knows_order,
+            "look_for_parcel": "look" in topics and case.parcel_found is not None,
+            "upload_photo": "photo" in topics and case.has_photo,
         }
-        return next((name for name, want in wanted.items() if want and name not in called), None)
+        return next((name for name, met in conditions.items() if met and name not in called), None)
 
     def _answer(self, name: str, changed: bool, results: dict[str | None, str]) -> str | None:
         case = self.case

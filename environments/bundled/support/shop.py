@@ -53,13 +53,13 @@ class Order:
         """Return an item.
 
         Raises:
-            ToolError: The order has none of this id.
+            ToolError: If the order has no item of this id.
         """
         for item in self.items:
             if item.id == id:
                 return item
-        known = ", ".join(item.id for item in self.items)
-        raise ToolError(f"order {self.id} has no item {id[:40]!r}; its items: {known}")
+        ids = ", ".join(item.id for item in self.items)
+        raise ToolError(f"order {self.id} has no item {id[:40]!r}; its items: {ids}")
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class Shop:
 
     def state(self) -> str:
         """Return the end state, in which the order of the changes does not count."""
-        changes = sorted(json.dumps(each, sort_keys=True) for each in self.done)
+        changes = sorted(json.dumps(change, sort_keys=True) for change in self.done)
         orders = [[order.id, order.status, order.address] for order in self.orders]
         return json.dumps([orders, changes, self.photo])
 
@@ -125,11 +125,11 @@ class Shop:
         """Return an order.
 
         Raises:
-            ToolError: There is none of this id.
+            ToolError: If there is no order of this id.
         """
-        wanted = id.strip().lstrip("#").upper()
+        reference = id.strip().lstrip("#").upper()
         for order in self.orders:
-            if order.id == wanted:
+            if order.id == reference:
                 return order
         raise ToolError(f"there is no order {id[:40]!r}; they look like W12345")
 
@@ -146,13 +146,13 @@ class Shop:
         """Return a product.
 
         Raises:
-            ToolError: There is none of this name.
+            ToolError: If there is no product of this name.
         """
         for product in self.products:
             if product.name.casefold() == name.strip().casefold():
                 return product
-        known = ", ".join(product.name for product in self.products)
-        raise ToolError(f"there is no product {name[:40]!r}; there are: {known}")
+        names = ", ".join(product.name for product in self.products)
+        raise ToolError(f"there is no product {name[:40]!r}; there are: {names}")
 
     def refund_item(self, order_id: str, item_id: str, amount: float) -> str:
         """Pay an amount in dollars back for an item, and return the reference."""
@@ -167,12 +167,13 @@ class Shop:
         order = self.order(order_id)
         item = order.item(item_id)
         stock = self.product(item.product).stock
-        found = next((each for each in stock if each.casefold() == option.strip().casefold()), None)
-        if found is None:
+        wish = option.strip().casefold()
+        choice = next((name for name in stock if name.casefold() == wish), None)
+        if choice is None:
             raise ToolError(f"{item.product} has the options {', '.join(stock)}")
-        if not stock[found]:
-            raise ToolError(f"{item.product} in {found} is sold out")
-        return self._do("exchange_item", order=order.id, item=item.id, option=found)
+        if not stock[choice]:
+            raise ToolError(f"{item.product} in {choice} is sold out")
+        return self._do("exchange_item", order=order.id, item=item.id, option=choice)
 
     def cancel_order(self, order_id: str) -> str:
         """Cancel an order, pay all of it back, and return the reference."""
@@ -205,8 +206,8 @@ class Shop:
         return self._do("record_refusal", rule=rule, fact=fact, order=order)
 
     def _do(self, action: str, **what: Any) -> str:
-        known = {"verified": self.verified, "photo": self.photo, "looked": self.looked}
-        self.done.append({"action": action, **what, **known})
+        facts = {"verified": self.verified, "photo": self.photo, "looked": self.looked}
+        self.done.append({"action": action, **what, **facts})
         number = derive_seed(self.seed, action, json.dumps(what, sort_keys=True))
         return f"K-{number % 10**6:06d}"
 

@@ -51,7 +51,7 @@ def draw_shop(rng: random.Random, seed: int) -> Shop:
     customers = [_draw_customer(rng, number, *name) for number, name in enumerate(names)]
     ids = rng.sample(range(10000, 100000), 2 * _CUSTOMERS)
     orders = [
-        _draw_order(rng, f"W{id}", customers[place // 2], products) for place, id in enumerate(ids)
+        _draw_order(rng, f"W{id}", customers[index // 2], products) for index, id in enumerate(ids)
     ]
     return Shop(seed, customers, products, orders)
 

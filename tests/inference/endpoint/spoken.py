@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from vf.inference.endpoint.dialect import Answered, Asked, Dialect, Refusal
+from vf.inference.endpoint.dialect import Answered, Dialect, ModelRequest, Refusal
 from vf.inference.model import Reply
 from vf.traces.messages import Message, ToolCall
 
@@ -76,7 +76,7 @@ def survives(dialect: Dialect, body: dict[str, Any]) -> None:
     assert refusal.param
 
 
-def _is_answered(dialect: Dialect, asked: Asked) -> None:
+def _is_answered(dialect: Dialect, asked: ModelRequest) -> None:
     calls = [ToolCall("c1", tool["function"]["name"], "{}") for tool in asked.tools]
     reply = Reply(Message("assistant", "Yes.", reasoning="Hm.", tool_calls=calls))
     answered = Answered([reply], "policy")
@@ -113,7 +113,7 @@ class Spoken:
     def __init__(self, dialect: Dialect, replies: Sequence[Reply | Refusal]) -> None:
         self.dialect = dialect
         self.replies = list(replies)
-        self.asked: list[Asked] = []
+        self.asked: list[ModelRequest] = []
         self.stored: dict[str, list[Message]] = {}
 
     def client(self, kind: Callable[..., Any], default: type[Any]) -> Any:

@@ -13,7 +13,7 @@ from tests.inference.endpoint.spoken import Spoken, answers, same, spoilt, survi
 from tests.late import Late
 from vf.inference.endpoint.anthropic import Anthropic
 from vf.inference.endpoint.anthropic_blocks import UNREADABLE
-from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.dialect import Answered, ModelRequest, Refusal
 from vf.inference.model import Reply
 from vf.traces.messages import Message, ToolCall
 
@@ -35,7 +35,7 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def read(**body: Any) -> Asked:
+def read(**body: Any) -> ModelRequest:
     return Anthropic().read({**ASK, "messages": [user("hi")], **body}, {})
 
 
@@ -265,7 +265,7 @@ def test_a_full_context_is_an_error_that_clients_know() -> None:
 
 def test_a_stream_that_has_begun_can_fail() -> None:
     class Failing(Anthropic):
-        def events(self, asked: Asked, answered: Answered) -> Any:
+        def events(self, asked: ModelRequest, answered: Answered) -> Any:
             return self.failure(asked, Refusal("no", 503))
 
     spoken = Spoken(Failing(), [DONE])

@@ -15,9 +15,9 @@ import vf
 from tests.inference.chat_templates import watch_encoding
 from tests.inference.endpoint.rollout_talk import TOOL, Texts, opened, token_model
 from tests.waiting import until
-from vf.inference.endpoint.bodies import MOST_AT_ONCE
 from vf.inference.endpoint.chat import Chat
-from vf.inference.endpoint.dialect import Asked
+from vf.inference.endpoint.dialect import ModelRequest
+from vf.inference.endpoint.request_bodies import MOST_AT_ONCE
 from vf.inference.models import token_model as token_models
 from vf.inference.rendering.next_prompt import next_prompt
 from vf.inference.rendering.renderer import Renderer
@@ -171,7 +171,7 @@ def test_a_large_body_is_read_while_others_are_answered(monkeypatch: pytest.Monk
     honest = threading.Event()
     read = Chat.read
 
-    def slow(chat: Chat, body: Mapping[str, Any], stored: Any) -> Asked:
+    def slow(chat: Chat, body: Mapping[str, Any], stored: Any) -> ModelRequest:
         if len(body.get("user", "")) > SMALL:
             assert honest.wait(60)
         return read(chat, body, stored)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.inference.endpoint.spoken import Spoken, answers, same, spoilt, survives
-from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.dialect import Answered, ModelRequest, Refusal
 from vf.inference.endpoint.responses import Responses
 from vf.inference.model import Reply
 from vf.traces.messages import Message, ToolCall
@@ -27,7 +27,7 @@ def talk(*replies: Reply | Refusal | Message | str) -> tuple[Spoken, Any]:
     return spoken, spoken.client(openai.OpenAI, openai.DefaultHttpxClient)
 
 
-def read(**body: Any) -> Asked:
+def read(**body: Any) -> ModelRequest:
     return Responses().read({"model": "policy", "input": "hi", **body}, {})
 
 
@@ -334,7 +334,7 @@ def test_a_full_context_is_an_error_that_clients_know() -> None:
 
 def test_a_stream_that_has_begun_can_fail() -> None:
     class Failing(Responses):
-        def events(self, asked: Asked, answered: Answered) -> Any:
+        def events(self, asked: ModelRequest, answered: Answered) -> Any:
             return self.failure(asked, Refusal("no room", code="context_length_exceeded"))
 
     spoken = Spoken(Failing(), [DONE])

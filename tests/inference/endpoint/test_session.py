@@ -45,7 +45,7 @@ def test_the_turn_budget_ends_the_rollout_when_one_more_is_asked_for() -> None:
                 await say(agent, messages)
             assert refused.value.status_code == 410
             assert await over is StopReason.MAX_TURNS
-            assert session.asked == len(trace.turns) == 2
+            assert session.answered == len(trace.turns) == 2
 
     asyncio.run(run())
 
@@ -65,7 +65,7 @@ def test_answers_under_way_at_the_end_of_the_turns_are_given() -> None:
             gate.set()
             assert await over is StopReason.MAX_TURNS
             await first
-            assert session.asked == len(trace.turns) == 1
+            assert session.answered == len(trace.turns) == 1
 
     asyncio.run(run())
 

@@ -14,7 +14,7 @@ from vf.inference.request_limits import MOST_BYTES, most_bytes
 MOST_AT_ONCE = 4 * MOST_BYTES  # of all of a rollout's that wait for an answer; parsed, it is more
 
 
-class Bodies:
+class RequestBodies:
     """The bodies of all requests that wait for an answer.
 
     What an agent's model gets to run holds the key, too: it must not be able to fill this process's
@@ -31,12 +31,12 @@ class Bodies:
         """Read a body, which counts until the end of the block.
 
         Args:
-            request: Whose body.
-            rollout: Whose request.
-            context: How many tokens the model's context holds; None if that is not known.
+            request: The request.
+            rollout: The id of the rollout that it belongs to.
+            context: The model's context in tokens; None if that is not known.
 
         Raises:
-            Refusal: It is too large, or there is too much at once.
+            Refusal: If the body is too large, or there is too much at once.
         """
         announced, most = request.content_length, most_bytes(context)
         if announced is not None and announced > most:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from vf.inference.endpoint.dialect import Asked
+from vf.inference.endpoint.dialect import ModelRequest
 from vf.inference.model import Sampling
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message, ToolCall
@@ -16,48 +16,48 @@ MOST_NOTED = 20  # distinct values of one field that a trace holds
 MOST_SHOWN = 20_000  # characters of a value, in JSON; of a longer one, its beginning is held
 
 
-def note(asked: Asked, model: str, info: dict[str, Any]) -> None:
+def note(request: ModelRequest, model: str, info: dict[str, Any]) -> None:
     """Record in ``info["asked"]`` what a request asks for, each value of a field once.
 
     Args:
-        asked: The request. The model that it names is recorded if it is another one.
-        model: Who answers.
+        request: The request. The model that it names is recorded if it is another one.
+        model: The endpoint's own model.
         info: The trace's.
     """
     noted = info.setdefault("asked", {})
-    another = {} if asked.model == model else {"model": asked.model}
-    for name, value in (another | asked.sampling | asked.options).items():
+    another = {} if request.model == model else {"model": request.model}
+    for name, value in (another | request.sampling | request.options).items():
         values = noted.setdefault(name, [])
         value = list(value) if isinstance(value, tuple) else value
-        said = json.dumps(value)
-        value = value if len(said) <= MOST_SHOWN else said[:MOST_SHOWN] + "..."
+        text = json.dumps(value)
+        value = value if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "..."
         if value not in values and len(values) < MOST_NOTED:
             values.append(value)
 
 
-def samplings(asked: Asked, sampling: Sampling, seeds: Sequence[int]) -> list[Sampling]:
+def samplings(request: ModelRequest, sampling: Sampling, seeds: Sequence[int]) -> list[Sampling]:
     """Return how to sample each answer to a request.
 
     Args:
-        asked: The request. Its texts to stop at hold in any case, and what else it asks for
+        request: The request. Its texts to stop at hold in any case, and what else it asks for
             unless ``sampling`` is fixed.
-        sampling: How the run samples, with the most tokens that an answer may have.
+        sampling: The run's settings, with the most tokens that an answer may have.
         seeds: One for each answer, where the request has none.
     """
-    wishes = dict(asked.sampling)
-    stop = (*sampling.stop, *wishes.pop("stop", ()))
+    requested = dict(request.sampling)
+    stop = (*sampling.stop, *requested.pop("stop", ()))
     if not sampling.fixed:
-        seed = wishes.pop("seed", None)
+        seed = requested.pop("seed", None)
         if seed is not None:
-            seeds = [seed, *(derive_seed(seed, place) for place in range(1, asked.count))]
-        most = min(sampling.max_tokens, wishes.pop("max_tokens", sampling.max_tokens))
-        sampling = sampling.with_(max_tokens=most, **wishes)
+            seeds = [seed, *(derive_seed(seed, number) for number in range(1, request.count))]
+        most = min(sampling.max_tokens, requested.pop("max_tokens", sampling.max_tokens))
+        sampling = sampling.with_(max_tokens=most, **requested)
     return [sampling.with_(stop=stop, seed=seed) for seed in seeds]
 
 
-def as_sent(message: Message, asked: Asked) -> Message:
+def as_sent(message: Message, request: ModelRequest) -> Message:
     """Return an answer as the agent gets it: calls that it cannot run are text."""
-    unwanted = asked.options.get("tool_choice") == "none"
+    unwanted = request.options.get("tool_choice") == "none"
     calls = [call for call in message.tool_calls if not unwanted and call.malformed is None]
     if len(calls) == len(message.tool_calls):
         return message
