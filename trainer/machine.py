@@ -120,7 +120,7 @@ def check_containers() -> Check:
     for finding in findings:
         if finding.problem is not None:
             return Check("containers", str(finding.problem), "note", "vf-rl sandbox doctor")
-    return Check("containers", f"the engine is {findings[0].said}")
+    return Check("containers", f"the engine is {findings[0].outcome}")
 
 
 def check_disk(folder: Path, needed: int | None = None) -> Check:

@@ -25,7 +25,7 @@ from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.doctor import diagnose
 from vf.sandbox.container.image import SUITE, build
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
-from vf.sandbox.container.reaper import Found, find, reap
+from vf.sandbox.container.reaper import ListedContainer, find, reap
 from vf.sandbox.container.trial import WHY_NOT, try_out
 from vf.sandbox.contract import Limits
 from vf.sandbox.hosting.choice import chosen, engine_missing, or_an_engine
@@ -151,57 +151,59 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _addresses(options: argparse.Namespace) -> list[Address | None]:
-    """Return where the engines are; None is the one that DOCKER_HOST names.
+    """Return the engines' addresses; None is that of DOCKER_HOST.
 
     Raises:
-        ConfigError: One is no address.
+        ConfigError: If one is not an engine's address.
     """
-    found: list[Address | None] = []
+    addresses: list[Address | None] = []
     for url in options.hosts:
         certs = options.certs if url.startswith(("tcp:", "https:")) else None
         try:
-            found.append(Address(url, Path(certs) if certs else None))
+            addresses.append(Address(url, Path(certs) if certs else None))
         except ValueError as error:
             raise ConfigError(f"--host: {error}") from None
-    if options.certs and not any(address and address.certs for address in found):
+    if options.certs and not any(address and address.certs for address in addresses):
         raise ConfigError("--certs is for an engine that --host names by tcp:// or https://")
-    return found or [None]
+    return addresses or [None]
 
 
 def _with_engines(
-    options: argparse.Namespace, work: Callable[[Engine], Awaitable[list[Found]]]
-) -> list[tuple[Address | None, list[Found]]]:
-    async def run() -> list[Found]:
+    options: argparse.Namespace, work: Callable[[Engine], Awaitable[list[ListedContainer]]]
+) -> list[tuple[Address | None, list[ListedContainer]]]:
+    async def run() -> list[ListedContainer]:
         return await work(engine)
 
-    found = []
+    containers_by_engine = []
     for address in _addresses(options):
         engine = Engine.connect(address)
         try:
-            found.append((address, asyncio.run(run())))
+            containers_by_engine.append((address, asyncio.run(run())))
         finally:
             engine.close()
-    return found
+    return containers_by_engine
 
 
 def _ps(options: argparse.Namespace) -> int:
-    for address, found in _with_engines(options, find):
+    for address, containers in _with_engines(options, find):
         if address is not None:
             print(address)
-        _print_table(found)
+        _print_table(containers)
     return DONE
 
 
-def _print_table(found: list[Found]) -> None:
+def _print_table(containers: list[ListedContainer]) -> None:
     print(f"{'NAME':28} {'STATE':10} {'PROCESS':>8} {'ENDS IN':>8}  OWNER")
-    for item in found:
-        left = "?" if item.expires is None else f"{max(0, item.expires - time.time()):.0f} s"
-        owner = f"dead: {item.dead}" if item.dead else "alive, or on another machine"
-        print(f"{item.name:28} {item.state:10} {item.pid:>8} {left:>8}  {owner}")
+    for container in containers:
+        left = (
+            "?" if container.expires is None else f"{max(0, container.expires - time.time()):.0f} s"
+        )
+        owner = f"dead: {container.dead}" if container.dead else "alive, or on another machine"
+        print(f"{container.name:28} {container.state:10} {container.pid:>8} {left:>8}  {owner}")
 
 
 def _reap(options: argparse.Namespace) -> int:
-    removed = sum(len(found) for _, found in _with_engines(options, reap))
+    removed = sum(len(containers) for _, containers in _with_engines(options, reap))
     print(f"removed {removed} container{'' if removed == 1 else 's'}")
     return DONE
 
@@ -248,31 +250,31 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _examine(profile: Profile, address: Address | None) -> int:
-    """Say what an engine lacks, and try it out; returns the exit code."""
+    """Print what an engine lacks, and try it out; returns the exit code."""
     findings = diagnose(profile, address)
     for finding in findings:
         mark = "MISSING" if finding.problem else "ok"
-        print(f"{mark:8} {finding.check:8} {finding.problem or finding.said}")
+        print(f"{mark:8} {finding.check:8} {finding.problem or finding.outcome}")
     if any(finding.problem for finding in findings):
         return BAD_USAGE
     began = time.perf_counter()
-    result, held = asyncio.run(try_out(profile, address))
+    result, protections = asyncio.run(try_out(profile, address))
     took = time.perf_counter() - began
     print(f"{'ok' if result == '42' else 'WRONG':8} {'try out':8} 6 * 7 = {result}, {took:.2f} s")
-    for name, holds in held.items():
+    for name, holds in protections.items():
         mark, why = ("ok", "") if holds else ("weaker", f" NOT: {WHY_NOT[name]}")
         print(f"{mark:8} {'try out':8} {name}{why}")
     return DONE if result == "42" else FAILED
 
 
 def _examine_bubblewrap(no_engine: str) -> int:
-    """Say with what namespaces are made and what holds each limit; returns the exit code.
+    """Print which programs make namespaces and what enforces each limit; returns the exit code.
 
     Args:
-        no_engine: Why "auto" means bubblewrap here; empty if it was asked for.
+        no_engine: Why "auto" means bubblewrap here; empty if bubblewrap was requested.
 
     Raises:
-        ConfigError: None can be made on this machine; says how to change that.
+        ConfigError: If none can be made on this machine; says how to change that.
     """
     from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox
     from vf.sandbox.bubblewrap.system import HELD_BY, find_system

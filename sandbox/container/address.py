@@ -1,4 +1,4 @@
-"""Where a container engine is reached: its URL, and the certificates for it."""
+"""The address of a container engine: its URL, and the certificates for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = ("ca.pem", "cert.pem", "key.pem")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an engine is reached.
+    """The address of an engine.
 
     Attributes:
         url: ``unix:///PATH``; ``tcp://HOST:PORT``, without encryption unless there are
@@ -29,14 +29,14 @@ class Address:
             without such a file by the authorities that requests trusts.
 
     Raises:
-        ValueError: It is no such URL, or it cannot have certificates.
+        ValueError: If it is not such a URL, or certificates come with another scheme.
     """
 
     url: str
     certs: Path | None = None
 
     def __post_init__(self) -> None:
-        """Check it."""
+        """Check the URL, and expand the folder's name."""
         if self.url.startswith("npipe:"):
             raise ValueError(
                 f"{self.url!r} is a named pipe, whose streams cannot be held open: run in WSL, or "
@@ -63,25 +63,25 @@ class Address:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Address:
-        """Return what ``DOCKER_HOST``, ``DOCKER_TLS_VERIFY`` and ``DOCKER_CERT_PATH`` say.
+        """Read ``DOCKER_HOST``, ``DOCKER_TLS_VERIFY`` and ``DOCKER_CERT_PATH``.
 
         Raises:
-            ValueError: ``DOCKER_HOST`` is no address.
+            ValueError: If ``DOCKER_HOST`` is not an address.
         """
-        known = os.environ if environment is None else environment
-        url, certs = known.get("DOCKER_HOST") or LOCAL, known.get("DOCKER_CERT_PATH")
-        secure = bool(certs or known.get("DOCKER_TLS_VERIFY"))
+        variables = os.environ if environment is None else environment
+        url, certs = variables.get("DOCKER_HOST") or LOCAL, variables.get("DOCKER_CERT_PATH")
+        secure = bool(certs or variables.get("DOCKER_TLS_VERIFY"))
         try:
-            found = cls(url)
-            if found.parts.scheme in ("tcp", "https") and secure:
-                found = cls(url, Path(certs or "~/.docker"))
+            address = cls(url)
+            if address.parts.scheme in ("tcp", "https") and secure:
+                address = cls(url, Path(certs or "~/.docker"))
         except ValueError as error:
             raise ValueError(f"DOCKER_HOST: {error}") from None
-        return found
+        return address
 
     @property
     def parts(self) -> SplitResult:
-        """The URL, taken apart."""
+        """The components of the URL."""
         return urlsplit(self.url)
 
     @property
@@ -102,14 +102,14 @@ class Address:
 
     @property
     def encrypted(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether the connection uses TLS."""
         return self.parts.scheme == "https" or self.certs is not None
 
     def context(self) -> ssl.SSLContext | None:
-        """Return how TLS is spoken; None where it is not.
+        """Return the TLS context of a connection; None without encryption.
 
         Raises:
-            OSError: A certificate cannot be read.
+            OSError: If a certificate cannot be read.
         """
         if not self.encrypted:
             return None
@@ -125,7 +125,7 @@ class Address:
         """Return the arguments ``base_url`` and ``tls`` of the SDK's client.
 
         Raises:
-            docker.errors.TLSParameterError: A certificate is missing.
+            docker.errors.TLSParameterError: If a certificate is missing.
         """
         if not self.encrypted:
             return {"base_url": self.url}
@@ -141,16 +141,16 @@ class Address:
         """Return the authorities' file, and the client's certificate and key; None: there is none.
 
         Raises:
-            FileNotFoundError: The folder has neither, or a certificate without its key.
+            FileNotFoundError: If the folder has neither, or a certificate without its key.
         """
         if self.certs is None:
             return None, None
         authorities, certificate, key = (self.certs / name for name in FILES)
-        there = [path for path in (authorities, certificate, key) if path.is_file()]
-        if not there or (certificate in there) != (key in there):
+        present = [path for path in (authorities, certificate, key) if path.is_file()]
+        if not present or (certificate in present) != (key in present):
             raise FileNotFoundError(
                 f"{self.certs} needs {', '.join(FILES)} for the engine at {self.url}: it has "
-                f"{', '.join(path.name for path in there) or 'none of them'}"
+                f"{', '.join(path.name for path in present) or 'none of them'}"
             )
-        own = (str(certificate), str(key)) if certificate in there else None
-        return (str(authorities) if authorities in there else None), own
+        own = (str(certificate), str(key)) if certificate in present else None
+        return (str(authorities) if authorities in present else None), own

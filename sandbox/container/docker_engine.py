@@ -1,8 +1,7 @@
-"""The one connection to the container engine, usable from coroutines.
+"""A connection to a container engine, usable from coroutines.
 
-The SDK blocks, so its calls run in a few threads of their own: no more calls are under way at once
-than there are threads, which is the back-pressure on an engine that starts only a few containers a
-second anyway.
+The SDK blocks, so its calls run in a thread pool. Its size limits the concurrent calls to an engine
+that starts only a few containers a second anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from vf.sandbox.container.stream import Refusal, Stream
 
 
 class EngineProblem(ConfigError):
-    """Containers cannot be run here as asked."""
+    """Containers cannot run here with these settings."""
 
 
 class SdkMissing(EngineProblem):
@@ -64,7 +63,7 @@ T = TypeVar("T")
 
 CALLS_AT_ONCE = 8
 PIECE = 2**20  # bytes of an answer that comes in pieces
-CONNECT_TIMEOUT = 20  # seconds until the engine must have said which version it is
+CONNECT_TIMEOUT = 20  # seconds until the engine must have told its version
 ANY_VERSION = "1.40"  # of the API, to ask for the engine's own
 CALL_TIMEOUT = 120  # seconds without an answer from the engine
 # A machine that vanished is noticed by the lack of answers to what the kernel sends it then.
@@ -96,17 +95,17 @@ class Engine:
 
     Args:
         client: The SDK's low-level client.
-        address: Where it was reached.
-        tunnel: What brings its socket here, if it is on another machine.
+        address: The engine's address.
+        tunnel: The tunnel to its socket, if it is on another machine.
 
     Attributes:
-        address: Where it was reached.
+        address: The engine's address.
         live: The names of the containers that were made here and are not gone yet.
-        lost: Whether it has stopped to answer, so that another connection takes its place.
-        suspect: Set where it seems to have, so that it is looked at now.
+        lost: Whether it has stopped responding, so that another connection replaces this one.
+        suspect: Set when it may have stopped responding, so that it is pinged now.
 
     Raises:
-        OSError: A certificate cannot be read.
+        OSError: If a certificate cannot be read.
     """
 
     def __init__(self, client: Any, address: Address, tunnel: SshTunnel | None = None) -> None:
@@ -121,7 +120,7 @@ class Engine:
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="vf-docker")
 
     def __str__(self) -> str:
-        """Return what messages call it."""
+        """Return its name in messages."""
         return f"the engine at {self.address}"
 
     @classmethod
@@ -129,13 +128,13 @@ class Engine:
         """Connect to an engine. Blocks briefly.
 
         Args:
-            address: Where it is; None: where ``DOCKER_HOST`` says, or on this machine.
+            address: The engine's address; None: that of ``DOCKER_HOST``, or this machine's.
 
         Raises:
-            SdkMissing: The Python package ``docker`` is not installed.
-            EngineMissing: Nothing answers.
-            EngineForbidden: This user may not talk to it.
-            EngineUnsupported: The address is wrong, or its certificates are.
+            SdkMissing: If the Python package ``docker`` is not installed.
+            EngineMissing: If nothing responds.
+            EngineForbidden: If this user may not use it.
+            EngineUnsupported: If the address or its certificates are invalid.
         """
         try:
             from docker.errors import TLSParameterError
@@ -159,19 +158,19 @@ class Engine:
         except Exception as error:
             if tunnel:
                 tunnel.close()
-            raise _why_not(address, error) from error
+            raise _connection_problem(address, error) from error
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the SDK's client in a thread.
 
         Raises:
-            EngineRefused: The engine answered with an error.
-            SandboxError: The engine did not answer.
+            EngineRefused: If the engine responded with an error.
+            SandboxError: If the engine did not respond.
         """
         return await self._in_thread(partial(self.call_now, method, *args, **kwargs))
 
     async def stream(self, read: Callable[[Iterator[bytes]], T], method: str, *args: Any) -> T:
-        """Call a method, and have the pieces of its answer read in the thread; raises likewise."""
+        """Call a method, and read its answer in chunks in the thread; raises as ``call`` does."""
 
         def work() -> T:
             with _errors_of(method):
@@ -185,64 +184,64 @@ class Engine:
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
-            # Nothing stops the thread: what it makes has to be there before it can be removed.
+            # A thread cannot be stopped: what it makes has to be there before it can be removed.
             while not answer.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([answer])
             if not answer.cancelled():
-                answer.exception()  # nobody asks any more
+                answer.exception()  # or asyncio would report that nobody retrieved it
             raise
 
     def call_now(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the SDK's client in this thread. Raises as ``call`` does.
 
-        What comes piece by piece is waited for: its end may be an error too.
+        An answer in chunks is read until it ends, which may be with an error.
         """
         with _errors_of(method):
             answer = getattr(self.client, method)(*args, **kwargs)
             return list(answer) if isinstance(answer, Generator) else answer
 
     def copy_image(self, image: str, source: Engine) -> None:
-        """Copy an image from another engine, through this process, piece by piece. Blocks.
+        """Copy an image from another engine, through this process, in chunks. Blocks.
 
         Raises:
-            EngineRefused: The other engine does not have it, say.
-            SandboxError: One of them did not answer.
+            EngineRefused: If the other engine does not have it, for instance.
+            SandboxError: If one of them did not respond.
         """
         with _errors_of("get_image"):
             pieces = source.client.get_image(image)
         with _errors_of("load_image"):
-            said = list(self.client.load_image(pieces) or ())
-        for line in said:
+            progress = list(self.client.load_image(pieces) or ())
+        for line in progress:
             if "error" in line:
                 raise SandboxError(
                     f"{image} could not be copied to {self.address}: {line['error']}"
                 )
 
     async def stat(self, container: str, path: str) -> dict[str, Any] | None:
-        """Return what the engine says of a file in a container; None where there is none.
+        """Return the engine's stat of a file in a container; None if there is no such file.
 
         Raises:
-            EngineRefused: It cannot say.
-            SandboxError: It does not answer.
+            EngineRefused: If the engine responded with another error.
+            SandboxError: If it did not respond.
         """
         from docker.utils import decode_json_header
 
         base = f"{self.client.base_url}/v{self.client.api_version}"
-        where = f"{base}/containers/{quote(container)}/archive"
-        answer = await self.call("head", where, params={"path": path}, timeout=CALL_TIMEOUT)
+        url = f"{base}/containers/{quote(container)}/archive"
+        answer = await self.call("head", url, params={"path": path}, timeout=CALL_TIMEOUT)
         if answer.status_code == NOT_THERE:
             return None
         if not answer.ok:
             raise EngineRefused(f"the engine refused stat of {path}", answer.status_code)
-        found: dict[str, Any] = decode_json_header(answer.headers["X-Docker-Container-Path-Stat"])
-        return found
+        stat: dict[str, Any] = decode_json_header(answer.headers["X-Docker-Container-Path-Stat"])
+        return stat
 
     async def features(self) -> Features:
-        """Return what the engine can do. It is asked once.
+        """Return what the engine can do. Requested once.
 
         Raises:
-            SandboxError: It does not answer.
+            SandboxError: If it does not respond.
         """
         if self._features is None:
             self._features = features_of(await self.call("info"), await self.call("version"))
@@ -252,8 +251,8 @@ class Engine:
         """Attach to a container's standard streams, and hold them.
 
         Raises:
-            EngineRefused: There is no such container, say.
-            SandboxError: The engine did not answer.
+            EngineRefused: If there is no such container, for instance.
+            SandboxError: If the engine did not respond.
         """
         path = f"/v{self.client.api_version}/containers/{quote(container)}/attach"
         host = self.address.parts.hostname if self.address.parts.scheme in HTTP else None
@@ -291,15 +290,15 @@ class Engine:
         return sock
 
     async def answers(self, *, timeout: float = PING_TIMEOUT) -> bool:
-        """Find out whether the engine answers, within so many seconds.
+        """Return whether the engine responds within ``timeout`` seconds.
 
-        An ssh tunnel that has ended is made again.
+        An ssh tunnel that has ended is reopened.
         """
-        asked = asyncio.ensure_future(asyncio.to_thread(self._ping, timeout))
-        done, _ = await asyncio.wait([asked], timeout=timeout)
+        ping = asyncio.ensure_future(asyncio.to_thread(self._ping, timeout))
+        done, _ = await asyncio.wait([ping], timeout=timeout)
         if not done:
-            asked.add_done_callback(lambda late: late.cancelled() or late.exception())
-        return bool(done) and asked.exception() is None
+            ping.add_done_callback(lambda late: late.cancelled() or late.exception())
+        return bool(done) and ping.exception() is None
 
     def _ping(self, timeout: float) -> None:
         url = f"{self.client.base_url}/_ping"
@@ -310,7 +309,7 @@ class Engine:
         """Kill and remove a container with its volumes, and return once it is gone.
 
         Raises:
-            SandboxError: It is still there after ``deadline`` seconds.
+            SandboxError: If it is still there after ``deadline`` seconds.
         """
         refused: EngineRefused | None = None
         try:
@@ -332,7 +331,7 @@ class Engine:
             ) from refused
 
     def close(self) -> None:
-        """Close the connection. Calls under way are waited for."""
+        """Close the connection, after the calls in progress."""
         self._threads.shutdown(wait=True)
         self.client.close()
         if self._tunnel:
@@ -358,15 +357,15 @@ def _errors_of(method: str) -> Iterator[None]:
     try:
         yield
     except APIError as error:
-        said = error.explanation or str(error)
+        explanation = error.explanation or str(error)
         status = getattr(error.response, "status_code", None) or 500
-        raise EngineRefused(f"the engine refused {method}: {said}", status) from error
+        raise EngineRefused(f"the engine refused {method}: {explanation}", status) from error
     except (DockerException, RequestException) as error:
         raise HostLost(f"the engine did not answer {method}: {error}") from error
 
 
-def _why_not(address: Address, error: Exception) -> EngineProblem:
-    """Say why an engine could not be reached."""
+def _connection_problem(address: Address, error: Exception) -> EngineProblem:
+    """Return the error that tells why an engine could not be reached."""
     if any(isinstance(cause, PermissionError) for cause in _causes(error)):
         return EngineForbidden(
             f"this user may not use the engine at {address}: add it to the group docker "

@@ -87,7 +87,7 @@ class DockerSandbox(SessionSandbox):
     """A container of one's own; made by :meth:`create`.
 
     Attributes:
-        name: The container's.
+        name: The container's name.
         beside: The containers of side services, by their names.
     """
 
@@ -99,10 +99,10 @@ class DockerSandbox(SessionSandbox):
         self._engine, self._profile = engine, profile
         self._stream = stream
         self._overflow = False  # whether its root has grown beyond its bound
-        self._used = is_snapshot(profile.image)  # it may hold programs that nobody asked for
+        self._used = is_snapshot(profile.image)  # it may hold programs that code has left
         if profile.watched:
-            most = int(profile.limits.disk)
-            DiskWatch.of(engine).add(name, most, session.stats, self._overflows)
+            max_bytes = int(profile.limits.disk)
+            DiskWatch.of(engine).add(name, max_bytes, session.stats, self._report_overflow)
 
     @classmethod
     async def create(
@@ -111,16 +111,17 @@ class DockerSandbox(SessionSandbox):
         """Start a container. It is removed again if this is cancelled or fails.
 
         Args:
-            engine: Where.
-            profile: How it is made; the default one is as hard as it gets. Another one has to be
-                prepared first, by :func:`~vf.sandbox.container.doctor.prepare`.
+            engine: The engine to run it.
+            profile: The container's settings; by default the most restrictive ones. Another profile
+                must first be prepared by :func:`~vf.sandbox.container.doctor.prepare`.
             warm: Start the lasting interpreter and shell now, so that the first call need not wait.
 
         Raises:
-            ConfigError: It never can be: no such image or runtime, no Python in the image.
-            SandboxError: The engine did not answer, or the supervisor did not start.
-            SnapshotDamaged: The image is a snapshot from which no container starts.
-            ValueError: The profile has not been prepared.
+            ConfigError: If no container can be made: no such image or runtime, no Python in the
+                image.
+            SandboxError: If the engine did not respond, or the supervisor did not start.
+            SnapshotDamaged: If the image is a snapshot from which no container starts.
+            ValueError: If the profile has not been prepared.
         """
         profile = profile or Profile()
         if not profile.prepared:
@@ -141,10 +142,10 @@ class DockerSandbox(SessionSandbox):
 
     @classmethod
     async def _control(cls, engine: Engine, profile: Profile, error: Exception) -> None:
-        """Find out whether a container starts that is made in the same way, from a sound image.
+        """Check that a container with the same settings starts from an undamaged image.
 
         Raises:
-            Exception: None does, so ``error`` says nothing of the profile's image.
+            Exception: If none does, so that ``error`` says nothing about the profile's image.
         """
         sound = replace(profile, image=DEFAULT_IMAGE, user="0:0", workdir="/")
         try:
@@ -169,7 +170,7 @@ class DockerSandbox(SessionSandbox):
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The engine's answer is on its way: only then is there something to remove.
+            # The container can be removed only once the engine has responded.
             await see_through(_undo(work))
             raise
 
@@ -185,7 +186,7 @@ class DockerSandbox(SessionSandbox):
         engine.live.add(name)
         stream = session = None
         try:
-            with _explained(profile):
+            with _specific_errors(profile):
                 await engine.call("create_container", name=name, **settings)
                 if is_snapshot(profile.image):
                     await check_lists(engine, name)
@@ -211,18 +212,18 @@ class DockerSandbox(SessionSandbox):
 
     @property
     def alive(self) -> bool:
-        """Whether it can be used, for all that is known."""
+        """Whether it can be used, as far as this process knows."""
         return super().alive and not self._engine.lost
 
-    def give_up(self, why: str) -> None:
-        """Have every call fail, those under way too: the engine is not there to carry them."""
+    def give_up(self, reason: str) -> None:
+        """Let every call fail, including those in progress: the engine is lost."""
         assert self._session is not None
-        self._session.lose(why)
+        self._session.lose(reason)
 
     async def snapshot(self) -> str:
-        """Keep the state of its files as an image; see :meth:`Sandbox.snapshot`.
+        """Save the state of its files as an image; see :meth:`Sandbox.snapshot`.
 
-        Meanwhile everything in it pauses. The image is removed when this process ends.
+        Its processes are paused meanwhile. The image is removed when this process ends.
         """
         if not self._profile.writable:
             raise NotImplementedError(
@@ -236,33 +237,33 @@ class DockerSandbox(SessionSandbox):
             raise
 
     async def _check(self) -> None:
-        """Find out whether it can be used.
+        """Check that it can be used.
 
         Raises:
-            OSError: It has ended through what ran in it.
-            SandboxError: It is lost.
+            OSError: If it has ended through what ran in it.
+            SandboxError: If it is lost.
         """
         try:
             await self._ask(lambda session: session.ping())
         except Ended as end:
             raise OSError(errno.EIO, str(end)) from None
 
-    def _overflows(self, size: int | None) -> None:
-        """End it: its root has grown beyond its bound, or so that no size can be told (None)."""
+    def _report_overflow(self, size: int | None) -> None:
+        """End it: its root has outgrown its limit, or its size cannot be determined (None)."""
         disk = int(self._profile.limits.disk)
         if size is None:
-            self._exceeds(
+            self._end_with_reason(
                 "its root cannot be measured: a path is longer than the engine can read, or "
                 "too many files are open"
             )
         else:
-            self._exceeds(f"its root has grown by {size} bytes, more than disk = {disk}")
+            self._end_with_reason(f"its root has grown by {size} bytes, more than disk = {disk}")
 
-    def _exceeds(self, why: str) -> None:
-        """End it through what ran in it."""
+    def _end_with_reason(self, reason: str) -> None:
+        """End it because of what ran in it."""
         assert self._session is not None
         self._overflow = True
-        self._session.lose(why)
+        self._session.lose(reason)
         self._end()
 
     async def read_tree(self, path: str, read: Callable[[Iterator[bytes]], T]) -> T:
@@ -274,7 +275,7 @@ class DockerSandbox(SessionSandbox):
         except HostLost:
             if not await self._engine.answers():
                 raise
-            self._exceeds("its files cannot be read in time")  # what ran in it made it so
+            self._end_with_reason("its files cannot be read in time")  # what ran in it made it so
             await self._check()
             raise
         except EngineRefused as error:
@@ -329,28 +330,28 @@ class DockerSandbox(SessionSandbox):
 
 
 @contextlib.contextmanager
-def _explained(profile: Profile) -> Iterator[None]:
-    """Tell apart what the user can fix and what failed on its own."""
+def _specific_errors(profile: Profile) -> Iterator[None]:
+    """Raise a specific error for what the user can fix."""
     try:
         yield
     except SandboxError as error:
-        said = str(error)
-        if "No such image" in said:
+        message = str(error)
+        if "No such image" in message:
             raise ImageMissing(
                 f"the image {profile.image!r} is not on this machine; `vf-rl sandbox build` builds "
                 "the default one"
             ) from error
-        if profile.entry is not None and any(words in said for words in NO_PROGRAM):
-            raise KitGone(f"the volume {profile.entry.kit} has no kit: {said}") from error
-        if any(words in said for words in NO_PROGRAM):
-            raise ImageUnfit(f"the image {profile.image!r} has no python3: {said}") from error
-        if "there is no user" in said or "there is no group" in said:
+        if profile.entry is not None and any(words in message for words in NO_PROGRAM):
+            raise KitGone(f"the volume {profile.entry.kit} has no kit: {message}") from error
+        if any(words in message for words in NO_PROGRAM):
+            raise ImageUnfit(f"the image {profile.image!r} has no python3: {message}") from error
+        if "there is no user" in message or "there is no group" in message:
             raise ImageUnfit(
-                f"the image {profile.image!r} does not know its user {profile.user!r}: {said}"
+                f"the image {profile.image!r} does not know its user {profile.user!r}: {message}"
             ) from error
-        if "nknown runtime" in said or "unknown or invalid runtime" in said:
+        if "nknown runtime" in message or "unknown or invalid runtime" in message:
             raise RuntimeUnknown(
-                f"the engine knows no runtime {profile.runtime!r}: {said}"
+                f"the engine knows no runtime {profile.runtime!r}: {message}"
             ) from error
         raise
 

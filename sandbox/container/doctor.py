@@ -1,4 +1,4 @@
-"""What this machine lacks for sandboxes in containers, and how to fix it; checked before a run."""
+"""Checks, before a run, that this machine can run sandboxes in containers; how to fix it if not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vf.sandbox.container.docker_engine import (
     LimitNotEnforced,
     RuntimeUnknown,
 )
-from vf.sandbox.container.features import Features, features_of
+from vf.sandbox.container.features import Features, api_version, features_of
 from vf.sandbox.container.image import inspected, with_packages
 from vf.sandbox.container.kit import kit_of
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Entry, Profile
@@ -41,13 +41,13 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        check: What was looked at.
-        said: What was found.
+        check: What was checked.
+        outcome: What the check showed.
         problem: The error that a run would end with; None where all is well.
     """
 
     check: str
-    said: str
+    outcome: str
     problem: EngineProblem | None = None
 
 
@@ -55,12 +55,12 @@ def check_engine(profile: Profile, address: Address | None = None) -> None:
     """Make sure that containers with this profile can be made; see :func:`prepare`.
 
     Args:
-        profile: How they will be made.
-        address: Where the engine is; None: where ``DOCKER_HOST`` says, or on this machine.
+        profile: The settings of the containers.
+        address: The engine's address; None: that of ``DOCKER_HOST``, or this machine's.
 
     Raises:
-        ConfigError: They cannot; the type and the message say why, and how to fix it.
-        SandboxError: The engine stopped to answer.
+        ConfigError: If they cannot be made; the type and the message say why, and how to fix it.
+        SandboxError: If the engine stopped responding.
     """
     engine = Engine.connect(address)
     try:
@@ -70,7 +70,7 @@ def check_engine(profile: Profile, address: Address | None = None) -> None:
 
 
 def prepare(engine: Engine, profile: Profile) -> Profile:
-    """Do what has to be done once, before the first container: check everything, add packages.
+    """Check everything and add packages, once before the first container.
 
     Where the image is not the default one, or could be changed from inside, the supervisor gets a
     Python of its own: see kit.py.
@@ -81,8 +81,8 @@ def prepare(engine: Engine, profile: Profile) -> Profile:
         The profile with the image that has the packages, and with the way into it.
 
     Raises:
-        ConfigError: Containers cannot be made; the message says why, and how to fix it.
-        SandboxError: The engine stopped to answer.
+        ConfigError: If containers cannot be made; the message says why, and how to fix it.
+        SandboxError: If the engine stopped responding.
     """
     for finding in examine(engine, profile):
         if finding.problem:
@@ -102,7 +102,7 @@ def prepare(engine: Engine, profile: Profile) -> Profile:
 
 
 def diagnose(profile: Profile, address: Address | None = None) -> list[Finding]:
-    """Look at everything, also behind the first problem. Blocks."""
+    """Run all checks, even after the first problem. Blocks."""
     try:
         engine = Engine.connect(address)
     except EngineProblem as problem:
@@ -114,21 +114,21 @@ def diagnose(profile: Profile, address: Address | None = None) -> list[Finding]:
 
 
 def examine(engine: Engine, profile: Profile) -> list[Finding]:
-    """Return the outcome of every check. Blocks.
+    """Run all checks and return their outcomes. Blocks.
 
     Raises:
-        SandboxError: The engine stopped to answer.
+        SandboxError: If the engine stopped responding.
     """
     info: dict[str, Any] = engine.call_now("info")
     version: dict[str, Any] = engine.call_now("version")
     features = features_of(info, version)
-    found = []
+    findings = []
 
     def check(name: str, look: Callable[[], str]) -> None:
         try:
-            found.append(Finding(name, look()))
+            findings.append(Finding(name, look()))
         except EngineProblem as problem:
-            found.append(Finding(name, type(problem).__name__, problem))
+            findings.append(Finding(name, type(problem).__name__, problem))
 
     check("engine", lambda: check_version(version, info))
     check("limits", lambda: check_limits(info))
@@ -137,34 +137,32 @@ def examine(engine: Engine, profile: Profile) -> list[Finding]:
     check("users", lambda: describe_users(features))
     check("ipc", lambda: describe_ipc(features))
     check("runtime", lambda: check_runtime(info, profile.runtime))
-    covered = {each.target for each in profile.joined.mounts} if profile.joined else set[str]()
+    covered = {mount.target for mount in profile.joined.mounts} if profile.joined else set[str]()
     check("image", lambda: check_image(engine, profile.image, covered))
-    return found
+    return findings
 
 
 def check_version(version: Mapping[str, Any], info: Mapping[str, Any]) -> str:
     """Check that the engine is new enough and runs Linux.
 
     Raises:
-        EngineUnsupported: It is not or does not.
+        EngineUnsupported: If it is too old, or runs another system.
     """
-    said = f"{version.get('Version', '?')}, API {version.get('ApiVersion', '?')}"
-    try:
-        api = tuple(int(part) for part in str(version.get("ApiVersion")).split("."))
-    except ValueError:
-        api = (0,)
-    if api < OLDEST_API:
-        raise EngineUnsupported(f"the engine is too old ({said}): it needs Docker 19.03 or newer")
+    description = f"{version.get('Version', '?')}, API {version.get('ApiVersion', '?')}"
+    if api_version(version) < OLDEST_API:
+        raise EngineUnsupported(
+            f"the engine is too old ({description}): it needs Docker 19.03 or newer"
+        )
     if info.get("OSType", "linux") != "linux":
         raise EngineUnsupported("the engine runs Windows containers: switch it to Linux containers")
-    return f"{said}, cgroup v{info.get('CgroupVersion', '1')}, {info.get('Driver', '?')}"
+    return f"{description}, cgroup v{info.get('CgroupVersion', '1')}, {info.get('Driver', '?')}"
 
 
 def check_limits(info: Mapping[str, Any]) -> str:
     """Check that the kernel enforces the limits that a container is given.
 
     Raises:
-        LimitNotEnforced: It would ignore one.
+        LimitNotEnforced: If the kernel would ignore a limit.
     """
     if info.get("CgroupDriver") == "none":
         raise LimitNotEnforced(
@@ -186,19 +184,19 @@ def check_limits(info: Mapping[str, Any]) -> str:
 
 
 def check_cpus(info: Mapping[str, Any], cpus: float) -> str:
-    """Check that the engine has so many cores.
+    """Check that the engine's machine has ``cpus`` cores.
 
     Raises:
-        LimitNotEnforced: It has fewer.
+        LimitNotEnforced: If it has fewer.
     """
-    there = info.get("NCPU") or 0
-    if not 0.01 <= cpus <= there:
-        raise LimitNotEnforced(f"cpus = {cpus}: the engine's machine takes from 0.01 to {there}")
-    return f"{cpus} of {there} cores"
+    cores = info.get("NCPU") or 0
+    if not 0.01 <= cpus <= cores:
+        raise LimitNotEnforced(f"cpus = {cpus}: the engine's machine takes from 0.01 to {cores}")
+    return f"{cpus} of {cores} cores"
 
 
 def _may_swap() -> bool:
-    """Whether the kernel has swap, as far as this machine's tells; elsewhere it may."""
+    """Return whether the kernel has swap; True where that is unknown."""
     if platform.system() != "Linux":
         return False  # the engine is in a virtual machine, whose swap is its own affair
     try:
@@ -211,7 +209,7 @@ def check_seccomp(info: Mapping[str, Any], features: Features) -> str:
     """Check that system calls are filtered.
 
     Raises:
-        EngineUnsupported: They are not.
+        EngineUnsupported: If they are not filtered.
     """
     options = [str(option) for option in info.get("SecurityOptions") or ()]
     filters = [option for option in options if "name=seccomp" in option]
@@ -230,29 +228,29 @@ def check_seccomp(info: Mapping[str, Any], features: Features) -> str:
 
 
 def describe_users(features: Features) -> str:
-    """Say whom the model's code runs as."""
+    """Describe the users that the model's code runs as."""
     first, last = features.uids[0], features.uids[-1]
     return f"a uid for each container, from {first} to {last}"
 
 
 def describe_ipc(features: Features) -> str:
-    """Say whether what outlives processes in System V IPC is limited."""
+    """Describe the limits of System V IPC objects, which outlive processes."""
     if features.sysctls:
         return "shared memory, messages and semaphores are limited"
     return "what outlives its processes counts as memory only: the engine is rootless"
 
 
 def check_runtime(info: Mapping[str, Any], runtime: str | None) -> str:
-    """Check that the engine knows the runtime; None is its own choice.
+    """Check that the engine knows the runtime; None is its default.
 
     Raises:
-        RuntimeUnknown: It does not.
+        RuntimeUnknown: If it does not know it.
     """
-    known = sorted(info.get("Runtimes") or {})
-    if runtime is not None and runtime not in known:
+    runtimes = sorted(info.get("Runtimes") or {})
+    if runtime is not None and runtime not in runtimes:
         raise RuntimeUnknown(
-            f"the engine has no runtime {runtime!r}, only {', '.join(known)}: install it, add it "
-            'to "runtimes" in the engine\'s daemon.json, and restart the engine'
+            f"the engine has no runtime {runtime!r}, only {', '.join(runtimes)}: install it, add "
+            'it to "runtimes" in the engine\'s daemon.json, and restart the engine'
         )
     return runtime or f"{info.get('DefaultRuntime', '?')} (the engine's default)"
 
@@ -261,16 +259,16 @@ def check_image(engine: Engine, image: str, covered: Collection[str] = ()) -> st
     """Check that an image is on this machine and asks for nothing that would weaken the sandbox.
 
     Args:
-        engine: Whose.
-        image: Its name.
-        covered: Where other file systems are in place of its volumes.
+        engine: The engine that has the image.
+        image: The image's name.
+        covered: The targets of other file systems that replace its volumes.
 
     Raises:
-        ImageMissing: It is not.
-        ImageUnfit: It does.
+        ImageMissing: If the image is not on this machine.
+        ImageUnfit: If its name is invalid, or it declares volumes.
     """
     try:
-        found: dict[str, Any] = engine.call_now("inspect_image", image)
+        image_info: dict[str, Any] = engine.call_now("inspect_image", image)
     except EngineRefused as error:
         if error.status != NOT_THERE:
             raise ImageUnfit(f"{image!r} is not the name of an image: {error}") from error
@@ -281,10 +279,10 @@ def check_image(engine: Engine, image: str, covered: Collection[str] = ()) -> st
         raise ImageMissing(
             f"the image {image!r} is not on this machine, and nothing is pulled during a run: {fix}"
         ) from None
-    volumes = sorted(set((found.get("Config") or {}).get("Volumes") or {}) - set(covered))
+    volumes = sorted(set((image_info.get("Config") or {}).get("Volumes") or {}) - set(covered))
     if volumes:
         raise ImageUnfit(
             f"the image {image!r} declares volumes ({', '.join(volumes)}): code could fill the "
             "engine's disk through them. Use an image without"
         )
-    return f"{image}, {found.get('Size', 0) / 2**20:.0f} MiB"
+    return f"{image}, {image_info.get('Size', 0) / 2**20:.0f} MiB"

@@ -1,4 +1,4 @@
-"""How a container ended, as its engine tells it, and whether something outside ended it."""
+"""How a container ended, according to its engine, and whether something outside ended it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from vf.runtime.errors import HostLost
 from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
 from vf.sandbox.frames import CONNECTION_ENDED
 
-PATIENCE = 10.0  # seconds until an engine must have said what became of a container
+PATIENCE = 10.0  # seconds until an engine must have told how a container ended
 SETTLING = 3.0  # seconds that a container may seem to run after its stream has ended
 
 
-async def describe_end(engine: Engine, name: str, said: str) -> str:
-    """Say how a container ended.
+async def describe_end(engine: Engine, name: str, stderr: str) -> str:
+    """Describe how a container ended.
 
     Args:
-        engine: Where it ran.
-        name: The container's.
-        said: What it wrote to stderr.
+        engine: The engine that ran it.
+        name: The container's name.
+        stderr: Its output on stderr.
 
     Raises:
-        SandboxError: The engine does not answer.
+        SandboxError: If the engine does not respond.
     """
-    parts = [said] if said else []
+    parts = [stderr] if stderr else []
     state = await _state(engine, name)
     events = await _events(engine, name) or []
     code = (state or {}).get("ExitCode")
@@ -40,20 +40,20 @@ async def describe_end(engine: Engine, name: str, said: str) -> str:
 
 
 async def ended_from_outside(engine: Engine, name: str, *, cut: bool) -> str | None:
-    """Return what took a container away, if that was not what ran in it; None otherwise.
+    """Return what ended a container, if that was not what ran in it; None otherwise.
 
-    Only what the engine says counts: that it was told to kill or pause the container, and what a
-    HostLost below says. That it reports no lack of memory says nothing, since the last of those
+    Only the engine's reports count: that it was told to kill or pause the container, and those of
+    a HostLost below. That it reports no lack of memory proves nothing, since the last of those
     reports is often lost with the container.
 
     Args:
-        engine: Where it ran.
-        name: The container's.
+        engine: The engine that ran it.
+        name: The container's name.
         cut: Whether its stream ended; otherwise its supervisor fell silent or sent nonsense.
 
     Raises:
-        HostLost: The engine does not answer, has started again since, or the way to it broke: the
-            container ran on then, or ended because its end of the stream broke, too.
+        HostLost: If the engine does not respond, has restarted since, or the connection to it
+            broke: the container ran on then, or ended because its end of the stream broke, too.
     """
     if engine.lost:
         raise HostLost("the engine did not answer for some time")
@@ -111,7 +111,7 @@ async def _state(engine: Engine, name: str) -> dict[str, Any] | None:
 
 
 async def _events(engine: Engine, name: str) -> list[tuple[str, dict[str, str]]] | None:
-    """Return what the engine remembers of a container: actions with their attributes."""
+    """Return the events of a container that the engine keeps: actions with their attributes."""
     listed = await _listed(engine, name)
     if listed is None:
         return None
@@ -122,10 +122,10 @@ async def _events(engine: Engine, name: str) -> list[tuple[str, dict[str, str]]]
 
 
 async def _listed(engine: Engine, name: str | None = None) -> list[dict[str, Any]] | None:
-    """Return the events that the engine remembers of a container, or all, the oldest first.
+    """Return the events that the engine keeps of a container, or all, the oldest first.
 
-    They outlive a container that removes itself. The engine's own clock says until when: with a
-    time in its future it would wait for more. None without that clock.
+    They outlive a container that removes itself. They end at the time of the engine's own clock:
+    with a time in its future it would wait for more. None without that clock.
     """
     clock = (await engine.call("info")).get("SystemTime")
     if not clock:

@@ -1,4 +1,4 @@
-"""What an engine can do, as far as the way that a container is made depends on it."""
+"""The features of an engine on which the settings of a container depend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Features:
     """What an engine can do.
 
     Attributes:
-        uids: Whom the model's code may run as.
+        uids: The uids that the model's code may run as.
         own_seccomp: Whether it takes a seccomp profile with a container. Podman's compatible API
             takes a path on its own machine only.
         sysctls: Whether it may set the limits of shared memory, message queues and semaphores.
@@ -33,8 +33,7 @@ class Features:
             later do.
         cores: How many its machine has.
         memory: How many events it remembers since its last start; None where that is unknown.
-        id: What tells it from other engines, always; empty for Podman, which says something else
-            each time it is asked.
+        id: Its permanent id; empty for Podman, which returns another one each time.
     """
 
     uids: range = WIDE
@@ -65,14 +64,15 @@ def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features
         sysctls=not rootless,
         tmpfs=not podman,
         nproc=NPROC if podman else None,
-        networks=not podman and _api(version) >= ISOLATING,
+        networks=not podman and api_version(version) >= ISOLATING,
         cores=int(info.get("NCPU") or 1),
         memory=EVENTS if "Engine" in names and not podman else None,
         id="" if podman else str(info.get("ID") or ""),
     )
 
 
-def _api(version: Mapping[str, Any]) -> tuple[int, ...]:
+def api_version(version: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the version of the engine's API; empty if it is invalid."""
     try:
         return tuple(int(part) for part in str(version.get("ApiVersion")).split("."))
     except ValueError:

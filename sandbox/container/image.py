@@ -1,9 +1,9 @@
-"""Make images for sandboxes: from a registry's where one can be reached, else from nothing.
+"""Builds images for sandboxes, from a registry's image or, if none can be reached, from nothing.
 
-A base image comes from a registry, or is there already. Where neither holds, ``debootstrap`` makes
-a small Debian with Python from the distribution's packages, which needs root. Packages from PyPI
-are fetched by this machine's pip and put in a layer of their own, so no code of theirs runs here,
-and containers need no network for them.
+A base image comes from a registry, or is there already. Otherwise ``debootstrap`` makes a small
+Debian with Python from the distribution's packages, which needs root. Packages from PyPI are
+fetched by this machine's pip and put in a layer of their own, so none of their code runs here, and
+containers need no network for them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger("vf.sandbox")
 BASE = "python:3.12-slim"
 SUITE = "bookworm"
 BUILD_TIMEOUT = 600  # seconds that a step may be silent
-RUN_TIMEOUT = 60.0  # seconds that a program run for us may take
+RUN_TIMEOUT = 60.0  # seconds that a program of ``run_in`` may take
 RECIPE = "2"  # counts up when what is built changes
 LABEL = "vf.sandbox.recipe"
 INSTALL_GIT = (
@@ -67,18 +67,18 @@ ABOUT_PYTHON = (
 
 
 def inspected(engine: Engine, image: str) -> dict[str, Any] | None:
-    """Return what the engine says of an image, None if it is not on this machine. Blocks.
+    """Return the engine's description of an image; None if it is not on this machine. Blocks.
 
     Raises:
-        SandboxError: The engine does not answer.
+        SandboxError: If the engine does not respond.
     """
     try:
-        found: dict[str, Any] = engine.call_now("inspect_image", image)
+        image_info: dict[str, Any] = engine.call_now("inspect_image", image)
     except EngineRefused as error:
         if error.status == NOT_THERE:
             return None
         raise
-    return found
+    return image_info
 
 
 def build(
@@ -90,21 +90,21 @@ def build(
     suite: str = SUITE,
     fresh: bool = False,
 ) -> str:
-    """Make an image and return its name. Blocks, for minutes perhaps.
+    """Build an image and return its name. Blocks, for minutes perhaps.
 
     Args:
-        engine: Where.
-        tag: What to call it.
-        base: The image to start from. None: ``python:3.12-slim`` and Git, where it is at hand or
-            can be fetched, else a Debian with both made here.
-        packages: What to install from PyPI, in pip's notation: ``numpy==2.1.0``. They weaken the
-            sandbox by what they can do.
-        suite: Which Debian, if one is made here.
+        engine: The engine to build it.
+        tag: The name of the new image.
+        base: The image to start from. None: ``python:3.12-slim`` and Git, if it is available
+            locally or can be pulled, else a Debian with both, made here.
+        packages: The packages to install from PyPI, in pip's notation: ``numpy==2.1.0``. They
+            weaken the sandbox by what they can do.
+        suite: The Debian release, if one is made here.
         fresh: Build it even if it exists.
 
     Raises:
-        ConfigError: The base cannot be had, or a package cannot.
-        SandboxError: The engine failed.
+        ConfigError: If the base or a package cannot be fetched.
+        SandboxError: If the engine failed.
     """
     key = f"{RECIPE} {base or ''} {' '.join(sorted(packages))}".strip()
     if not fresh and _label(engine, tag) == key:
@@ -127,25 +127,25 @@ def with_packages(engine: Engine, image: str, packages: Sequence[str]) -> str:
     """Return the name of an image with packages from PyPI on top, made if need be. Blocks.
 
     Raises:
-        ImageMissing: The image is not on this machine.
-        ConfigError: A package cannot be had.
-        SandboxError: The engine failed.
+        ImageMissing: If the image is not on this machine.
+        ConfigError: If a package cannot be fetched.
+        SandboxError: If the engine failed.
     """
     if not packages:
         return image
-    found = inspected(engine, image)
-    if found is None:
+    image_info = inspected(engine, image)
+    if image_info is None:
         raise ImageMissing(f"the image {image!r} is not on this machine: `vf-rl sandbox build`")
     log.warning("sandboxes get additional packages: %s", ", ".join(sorted(packages)))
-    key = f"{RECIPE} {found['Id']} {' '.join(sorted(packages))}"
+    key = f"{RECIPE} {image_info['Id']} {' '.join(sorted(packages))}"
     tag = f"vf-sandbox:with-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     return tag if _label(engine, tag) == key else _layer(engine, image, tag, packages, key)
 
 
 def _label(engine: Engine, tag: str) -> str | None:
     config = (inspected(engine, tag) or {}).get("Config") or {}
-    found: str | None = (config.get("Labels") or {}).get(LABEL)
-    return found
+    label: str | None = (config.get("Labels") or {}).get(LABEL)
+    return label
 
 
 def _reachable(engine: Engine, image: str) -> bool:
@@ -253,8 +253,8 @@ def _build(engine: Engine, folder: str, tag: str, network: str = "none") -> None
     )
     for line in output:
         if "error" in line:
-            said = "".join(str(item.get("stream", "")) for item in output[-20:])
-            raise ImageUnfit(f"image {tag} cannot be built: {line['error']}\n{said}".strip())
+            log_end = "".join(str(item.get("stream", "")) for item in output[-20:])
+            raise ImageUnfit(f"image {tag} cannot be built: {line['error']}\n{log_end}".strip())
 
 
 def _install(image: str, about: list[str], packages: Sequence[str], folder: Path) -> str:
@@ -283,33 +283,33 @@ def _install(image: str, about: list[str], packages: Sequence[str], folder: Path
 
 
 def _python_of(engine: Engine, image: str) -> list[str]:
-    """Run the image's Python, hardened, and return what it says about itself, in lines."""
+    """Run the image's Python, hardened; return its version with the platform, and site folders."""
     try:
-        code, said = run_in(engine, image, ["python3", "-c", ABOUT_PYTHON], user=NOBODY)
+        code, output = run_in(engine, image, ["python3", "-c", ABOUT_PYTHON], user=NOBODY)
     except EngineRefused as error:
         raise ImageUnfit(f"the image {image!r} has no python3: {error}") from error
     if code != 0:
-        raise ImageUnfit(f"the image {image!r} has no working python3: {said}")
-    return said.splitlines()
+        raise ImageUnfit(f"the image {image!r} has no working python3: {output}")
+    return output.splitlines()
 
 
 def run_in(
     engine: Engine, image: str, command: list[str], *, user: str, **host_config: Any
 ) -> tuple[int, str]:
-    """Run a program of an image in a container of its own, hardened. Blocks.
+    """Run a program of an image in a separate, hardened container. Blocks.
 
     Args:
-        engine: Where.
-        image: Its name.
+        engine: The engine to run it.
+        image: The image's name.
         command: The program.
-        user: Whom it runs as.
+        user: The user that it runs as.
         host_config: Further settings of the container, as the engine calls them.
 
     Returns:
         Its exit code, and what it wrote.
 
     Raises:
-        SandboxError: The engine failed, or there is no such program.
+        SandboxError: If the engine failed, or there is no such program.
     """
     settings = {"NetworkMode": "none", "ReadonlyRootfs": True, "CapDrop": ["ALL"], **host_config}
     with named(engine) as name:
@@ -325,5 +325,5 @@ def run_in(
         )
         engine.call_now("start", name)
         code = engine.call_now("wait", name, timeout=RUN_TIMEOUT)["StatusCode"]
-        said = engine.call_now("logs", name, stream=False).decode("utf-8", "replace").strip()
-    return int(code), str(said)
+        output = engine.call_now("logs", name, stream=False).decode("utf-8", "replace").strip()
+    return int(code), str(output)

@@ -31,8 +31,8 @@ class Mount:
     """A file system in memory, which counts as memory of whoever writes to it.
 
     Attributes:
-        target: Where it is.
-        volume: The engine's volume that it is; None for one that only this container has.
+        target: Its path in the container.
+        volume: The engine's volume behind it; None for one that only this container has.
         size: Bytes; a volume's own size holds otherwise.
         read_only: Whether it can only be read.
     """
@@ -50,8 +50,8 @@ class Joined:
     Attributes:
         network: The engine's network; nothing is reached from it but the others in it.
         address: Its address there.
-        hosts: What the others are called there: names and addresses.
-        hostname: What it calls itself.
+        hosts: The names and addresses of the others there.
+        hostname: Its own host name.
         mounts: Volumes that it shares, and file systems of its own.
         read_only: Whether its root is, with nothing else in place of its working directory.
         shm: Bytes in ``/dev/shm``; None for the default.
@@ -72,8 +72,8 @@ class Joined:
         """Change the arguments of the SDK's ``create_container`` so that the container joins."""
         settings["hostname"] = self.hostname
         settings["network_disabled"] = False
-        place = {"IPAMConfig": {"IPv4Address": self.address}}
-        settings["networking_config"] = {"EndpointsConfig": {self.network: place}}
+        endpoint = {"IPAMConfig": {"IPv4Address": self.address}}
+        settings["networking_config"] = {"EndpointsConfig": {self.network: endpoint}}
         host: dict[str, Any] = settings["host_config"]
         host["NetworkMode"] = self.network
         host["ReadonlyRootfs"] |= self.read_only
@@ -82,9 +82,11 @@ class Joined:
         host["CapAdd"] = sorted({*host["CapAdd"], *self.capabilities})
         bits = sum(1 << CAPABILITIES[name] for name in self.capabilities)
         settings["entrypoint"] += ["--capabilities", str(bits)]
-        shared = [_shared(each) for each in self.mounts if each.volume is not None]
+        shared = [_shared(mount) for mount in self.mounts if mount.volume is not None]
         host["Mounts"] = [*host.get("Mounts", []), *shared]
-        host["Tmpfs"] |= {each.target: _own(each) for each in self.mounts if each.volume is None}
+        host["Tmpfs"] |= {
+            mount.target: _own(mount) for mount in self.mounts if mount.volume is None
+        }
         if self.shm is not None:
             host["Tmpfs"]["/dev/shm"] = _own(Mount("/dev/shm", size=self.shm))
 
@@ -101,5 +103,5 @@ def _shared(mount: Mount) -> dict[str, Any]:
 
 
 def _own(mount: Mount) -> str:
-    way = "ro" if mount.read_only else "rw"
-    return f"{way},exec,nosuid,nodev,size={mount.size},mode=1777"
+    mode = "ro" if mount.read_only else "rw"
+    return f"{mode},exec,nosuid,nodev,size={mount.size},mode=1777"

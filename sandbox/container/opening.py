@@ -1,4 +1,4 @@
-"""The two ways to get at containers: one sandbox, or a pool of them."""
+"""Opens containers: one sandbox, or a pool of them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ async def open_engine(
     """Connect to the engine, check it, and remove what dead runs left there.
 
     Args:
-        profile: How containers will be made.
-        address: Where the engine is; None: where ``DOCKER_HOST`` says, or on this machine.
+        profile: The settings of the containers.
+        address: The engine's address; None: that of ``DOCKER_HOST``, or this machine's.
 
     Yields:
         The engine, and the profile with an image that has the packages.
 
     Raises:
-        ConfigError: Containers with this profile cannot be made; the message says how to fix it.
-        SandboxError: The engine stopped to answer.
+        ConfigError: If containers with this profile cannot be made; the message says how to fix it.
+        SandboxError: If the engine stopped responding.
     """
     engine = await asyncio.to_thread(Engine.connect, address)
     try:
@@ -57,8 +57,8 @@ async def open_container(
     """Make one sandbox; it is destroyed on the way out.
 
     Raises:
-        ConfigError: It cannot be made; the message says how to fix it.
-        SandboxError: The engine failed.
+        ConfigError: If it cannot be made; the message says how to fix it.
+        SandboxError: If the engine failed.
     """
     async with (
         open_engine(profile or Profile(), address) as (engine, prepared),
@@ -78,9 +78,9 @@ async def open_pool(
     """Keep ``size`` sandboxes ready, ``concurrency`` made at a time; all are destroyed at the end.
 
     Raises:
-        ConfigError: None can be made; the message says how to fix it.
-        SandboxError: The engine failed.
-        ValueError: A number is not positive.
+        ConfigError: If none can be made; the message says how to fix it.
+        SandboxError: If the engine failed.
+        ValueError: If a number is not positive.
     """
     async with open_engine(profile or Profile(), address) as (engine, prepared):
 

@@ -1,4 +1,4 @@
-"""What a container may do: as little as possible unless someone says otherwise, on the record."""
+"""The settings of a container: as restrictive as possible; what weakens them is logged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vf.sandbox.uids import next_uids
 log = logging.getLogger("vf.sandbox")
 
 DEFAULT_IMAGE = "vf-sandbox:latest"
-USER = "sandbox"  # the name that the model's code finds in $USER; its uid is the container's own
+USER = "sandbox"  # the model's code has it in $USER; its uid is the container's own
 WORKSPACE = "/workspace"
 SHM = 16 * 2**20
 OVERHEAD = 48 * 2**20  # bytes for the supervisor, an interpreter and the kernel's bookkeeping
@@ -81,15 +81,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How a container is made.
+    """The settings of a container.
 
     Attributes:
         image: Any image.
-        limits: What it may use.
+        limits: Its limits.
         network: "bridge" lets the model's code reach the network; "none" does not.
         runtime: A runtime other than the engine's default, such as "runsc".
-        packages: What to add to the image from PyPI, in pip's notation, before anything runs; see
-            :func:`~vf.sandbox.container.image.with_packages`.
+        packages: Packages from PyPI, in pip's notation, that are added to the image before anything
+            runs; see :func:`~vf.sandbox.container.image.with_packages`.
         writable: Whether the root can be written to, up to ``limits.disk`` bytes. Otherwise only
             the working directory, ``/tmp`` and ``/dev/shm`` can.
         user: The user that code runs as by default, like ``USER`` in a Dockerfile. None: a uid that
@@ -102,10 +102,10 @@ class Profile:
         joined: What it shares with other containers of its episode, in place of ``network``.
 
     Raises:
-        ValueError: The network is neither, there are too few processes to run anything, it would
-            never end, temporary files leave no memory to run in, or the working directory is not
-            an absolute path.
-        TypeError: ``packages`` is a string.
+        ValueError: If the network is neither, there are too few processes to run anything, the
+            lifetime is infinite, temporary files leave no memory to run in, or the working
+            directory is not an absolute path.
+        TypeError: If ``packages`` is a string.
     """
 
     image: str = DEFAULT_IMAGE
@@ -121,7 +121,7 @@ class Profile:
     joined: Joined | None = None
 
     def __post_init__(self) -> None:
-        """Check what depends on more than one field, and put a weakening on the record."""
+        """Check what depends on more than one field, and log a weakening."""
         object.__setattr__(self, "env", pairs(self.env))
         if self.network not in ("none", "bridge"):
             raise ValueError(f'network must be "none" or "bridge", got {self.network!r}')
@@ -158,14 +158,14 @@ class Profile:
 
     @property
     def watched(self) -> bool:
-        """Whether the size of its root has to be looked at."""
+        """Whether the size of its root has to be polled."""
         return self.writable and self.entry is not None and not self.entry.quota
 
     @property
     def code_user(self) -> str | None:
-        """Whom code runs as by default; None for a uid that only the container has."""
-        found = self.entry.user if self.entry and self.writable else None
-        return found if self.user is None else self.user
+        """The user that code runs as by default; None for a uid that only the container has."""
+        image_user = self.entry.user if self.entry and self.writable else None
+        return image_user if self.user is None else self.user
 
     @property
     def code_workdir(self) -> str:
@@ -179,14 +179,14 @@ class Profile:
 
 
 def profile_for(spec: SandboxSpec, base: Profile) -> Profile:
-    """Return how the container of a task is made.
+    """Return the settings of a task's container.
 
     Args:
-        spec: What the task says, where that is an image: what is built has to be built first.
-        base: What holds where the task says nothing. Its packages are those of its own image.
+        spec: The task's request, with an image or none: a build or a Compose file is built first.
+        base: The values where the task requests nothing. Its packages are those of its own image.
 
     Raises:
-        ValueError: It is made from a build or a Compose file, or the fields do not fit together.
+        ValueError: If the spec names a build or a Compose file, or the fields do not fit together.
     """
     if spec.build is not None or spec.compose is not None:
         raise ValueError("the spec names no image: build it first")
@@ -204,7 +204,7 @@ def profile_for(spec: SandboxSpec, base: Profile) -> Profile:
 
 
 def kit_mount(volume: str, *, read_only: bool = True) -> dict[str, Any]:
-    """Return how the volume with the kit is mounted."""
+    """Return the engine's mount of the volume with the kit."""
     return {
         "Type": "volume",
         "Source": volume,
@@ -218,9 +218,9 @@ def host_config(profile: Profile, uids: tuple[int, int], features: Features) -> 
     """Return the engine's ``HostConfig`` for a profile.
 
     Args:
-        profile: How the container is made.
-        uids: The supervisor's, and that of code without a user of its own.
-        features: What the engine can do.
+        profile: The container's settings.
+        uids: The uid of the supervisor, and that of code without a user of its own.
+        features: The engine's features.
     """
     limits = profile.limits
     security = ["no-new-privileges:true"]
@@ -278,9 +278,10 @@ def container_settings(
     """Return the arguments of the SDK's ``create_container``.
 
     Args:
-        profile: How it is made, as :func:`~vf.sandbox.container.doctor.prepare` returns it.
-        labels: What it is labelled with.
-        features: What the engine can do.
+        profile: The container's settings, as :func:`~vf.sandbox.container.doctor.prepare` returns
+            them.
+        labels: The container's labels.
+        features: The engine's features.
     """
     guard, uid = uids = next_uids(features.uids)
     limits, workdir = profile.limits, profile.code_workdir

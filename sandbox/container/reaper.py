@@ -1,10 +1,10 @@
-"""Remove what dead runs left behind, and nothing else: containers, networks and volumes.
+"""Removes the containers, networks and volumes of dead runs, and nothing else.
 
 Containers end by themselves when their client goes away, and at the end of their lifetime at the
-latest. What is left is what an engine or a machine lost while it was going down: the reaper removes
-it at the start of a run, and whenever an engine that was away answers again. It touches only what
-has our labels and an owner who is provably dead, so runs on one engine leave each other alone; and
-what this process has given up, since it could not remove it itself.
+latest. Leftovers are what an engine or a machine lost while it was going down: the reaper removes
+them at the start of a run, and whenever a lost engine responds again. It removes only what has our
+labels and a provably dead owner, so that runs on one engine do not disturb each other, and what
+this process could not remove itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _owner(pid: int) -> Owner:
 
 @cache
 def this_host() -> str:
-    """Name this machine since its last start, and its process namespace."""
+    """Return an id of this machine since its last start and of its process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -90,14 +90,14 @@ def start_of(pid: int) -> str | None:
     return None if state in "ZX" else fields[18]
 
 
-def why_dead(labels: Mapping[str, str], *, host: str, now: float) -> str | None:
-    """Return why a container with these labels is provably nobody's; None where it may be used.
+def cause_of_death(labels: Mapping[str, str], *, host: str, now: float) -> str | None:
+    """Return why the owner of these labels is provably dead; None where it may be alive.
 
-    On its own machine a process can be looked up. Elsewhere only time tells: the container should
-    have ended by itself long ago.
+    On its own machine a process can be looked up. Elsewhere only time proves it: the container
+    should have ended by itself long ago.
 
     Args:
-        labels: The container's.
+        labels: The container's labels.
         host: This machine, as ``this_host`` names it.
         now: Seconds since the epoch.
     """
@@ -106,11 +106,11 @@ def why_dead(labels: Mapping[str, str], *, host: str, now: float) -> str | None:
     except (KeyError, ValueError):
         return None
     if labels.get(PREFIX + "host") == host:
-        start, then = start_of(pid), labels.get(PREFIX + "start", "")
+        start, recorded = start_of(pid), labels.get(PREFIX + "start", "")
         if start is None:
             return f"its process {pid} is gone"
-        if start and then:
-            same = start == then
+        if start and recorded:
+            same = start == recorded
             return None if same else f"its process {pid} is gone, and another has its number"
     return "its time is over" if now > expires + GRACE else None
 
@@ -121,23 +121,23 @@ _given_up: set[str] = set()
 
 
 def give_up(name: str) -> None:
-    """Leave a network or a volume of this process to the reaper: it could not be removed now."""
+    """Leave a network or a volume of this process, which could not be removed, to the reaper."""
     _given_up.add(name)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedContainer:
     """A container of vf-rl, of this process or another.
 
     Attributes:
         id: The engine's id.
         name: Its name.
         state: The engine's word: created, running, exited, dead, ...
-        run: Whose it is.
+        run: The run of its owner.
         pid: The process that made it, on its machine.
         mine: Whether this process made it.
         expires: When it ends by itself, seconds since the epoch; None where its label is broken.
-        dead: Why it is provably nobody's; None where it may be in use.
+        dead: Why its owner is provably dead; None where it may be in use.
     """
 
     id: str
@@ -150,56 +150,56 @@ class Found:
     dead: str | None
 
 
-async def find(engine: Engine) -> list[Found]:
+async def find(engine: Engine) -> list[ListedContainer]:
     """List our containers in every state.
 
     Raises:
-        SandboxError: The engine does not answer.
+        SandboxError: If the engine does not respond.
     """
     listed = await engine.call("containers", all=True, filters={"label": f"{MARK}=1"})
     now, host, me = time.time(), this_host(), this_process()
-    found = []
-    for item in listed:
-        labels = item.get("Labels") or {}
+    containers = []
+    for listing in listed:
+        labels = listing.get("Labels") or {}
         run = labels.get(PREFIX + "run", "")
         try:
             expires = float(labels[PREFIX + "expires"])
         except (KeyError, ValueError):
             expires = None
-        found.append(
-            Found(
-                id=item["Id"],
-                name=(item.get("Names") or ["/?"])[0].lstrip("/"),
-                state=item.get("State", "?"),
+        containers.append(
+            ListedContainer(
+                id=listing["Id"],
+                name=(listing.get("Names") or ["/?"])[0].lstrip("/"),
+                state=listing.get("State", "?"),
                 run=run,
                 pid=labels.get(PREFIX + "pid", "?"),
                 mine=run == me.run,
                 expires=expires,
-                dead=why_dead(labels, host=host, now=now),
+                dead=cause_of_death(labels, host=host, now=now),
             )
         )
-    return found
+    return containers
 
 
-async def reap(engine: Engine) -> list[Found]:
-    """Remove whatever has an owner who is provably dead; return the containers among it.
+async def reap(engine: Engine) -> list[ListedContainer]:
+    """Remove what has a provably dead owner; return the containers among it.
 
     Raises:
-        SandboxError: The engine does not answer.
+        SandboxError: If the engine does not respond.
     """
-    condemned = [item for item in await find(engine) if item.dead]
+    condemned = [container for container in await find(engine) if container.dead]
     ends = await asyncio.gather(
-        *(engine.remove(item.id) for item in condemned), return_exceptions=True
+        *(engine.remove(container.id) for container in condemned), return_exceptions=True
     )
     removed = []
-    for item, end in zip(condemned, ends, strict=True):
+    for container, end in zip(condemned, ends, strict=True):
         if isinstance(end, SandboxError):
-            log.warning("container %s could not be removed: %s", item.name, end)
+            log.warning("container %s could not be removed: %s", container.name, end)
         elif isinstance(end, BaseException):
             raise end
         else:
-            removed.append(item)
-            log.info("removed container %s: %s", item.name, item.dead)
+            removed.append(container)
+            log.info("removed container %s: %s", container.name, container.dead)
     await _reap_rest(engine)
     return removed
 
@@ -209,10 +209,12 @@ async def _reap_rest(engine: Engine) -> None:
     marked, now, host = {"label": f"{MARK}=1"}, time.time(), this_host()
     networks = await engine.call("networks", filters=marked)
     volumes = (await engine.call("volumes", filters=marked)).get("Volumes") or []
-    found = [("network", each) for each in networks] + [("volume", each) for each in volumes]
-    for kind, each in found:
-        name = each["Name"]
-        dead = why_dead(each.get("Labels") or {}, host=host, now=now)
+    resources = [("network", resource) for resource in networks] + [
+        ("volume", resource) for resource in volumes
+    ]
+    for kind, resource in resources:
+        name = resource["Name"]
+        dead = cause_of_death(resource.get("Labels") or {}, host=host, now=now)
         if name in _given_up:
             dead = "its episode is over"
         if dead is None:

@@ -1,7 +1,7 @@
-"""What this process has made on engines and not yet removed: that is done when it ends, at last.
+"""What this process has made on engines and not yet removed: it is removed at exit at the latest.
 
-So it is for what is still in use then, and where the engine was away when it should have been
-removed. Where the process is killed, see reaper.py.
+That covers what is still in use then, and what could not be removed while its engine was away. For
+a process that is killed, see reaper.py.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _left: dict[str, tuple[int, Engine, Callable[[], object]]] = {}  # by name; with
 
 
 def remember(name: str, engine: Engine, remove: Callable[[], object]) -> None:
-    """Have something removed when the interpreter ends; called before it is made.
+    """Schedule the removal of something at exit; called before it is made.
 
     Args:
-        name: A container's, network's or image's.
-        engine: Where.
-        remove: Removes it, blocking.
+        name: The name of a container, network or image.
+        engine: The engine that has it.
+        remove: A function that removes it, blocking.
     """
     if not _left:
         atexit.unregister(_remove_all)
@@ -36,12 +36,12 @@ def remember(name: str, engine: Engine, remove: Callable[[], object]) -> None:
 
 
 def remember_container(name: str, engine: Engine) -> None:
-    """Have a container removed when the interpreter ends; called before it is made."""
+    """Schedule the removal of a container at exit; called before it is made."""
     remember(name, engine, partial(engine.call_now, "remove_container", name, force=True, v=True))
 
 
 def forget(name: str) -> None:
-    """Know something no more: it was removed."""
+    """Cancel the removal at exit of what has been removed."""
     _left.pop(name, None)
 
 
@@ -50,7 +50,7 @@ def named(engine: Engine) -> Iterator[str]:
     """Yield a name for a container that is removed on the way out. Blocks.
 
     Raises:
-        SandboxError: The engine does not answer; the container is removed later.
+        SandboxError: If the engine does not respond; the container is removed later.
     """
     name = f"vf-{this_process().run}-run-{next(_numbers)}"
     remember_container(name, engine)

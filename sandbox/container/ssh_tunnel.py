@@ -1,8 +1,8 @@
-"""An engine's socket on another machine, brought here by the system's ssh.
+"""An engine's socket on another machine, forwarded by the system's ssh.
 
 The user's own ssh, with its configuration, keys and agent, forwards a Unix socket in a private
 folder to the engine's. It lives as long as this process: ssh waits for the end of its standard
-input, which comes however this process ends.
+input, which closes however this process ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SshTunnel:
     """Forwards a local Unix socket to that of an engine on another machine.
 
     Args:
-        address: Where to: an ``ssh://`` URL.
+        address: The engine's address: an ``ssh://`` URL.
     """
 
     def __init__(self, address: Address) -> None:
@@ -50,11 +50,11 @@ class SshTunnel:
         return str(self._socket)
 
     def through(self, call: Callable[[], T]) -> T:
-        """Return what a call through the tunnel does; it is made twice if ssh ends meanwhile.
+        """Return the result of a call through the tunnel; repeat it once if ssh ends meanwhile.
 
         Raises:
-            TunnelFailed: There is no tunnel.
-            Exception: Whatever the call raises.
+            TunnelFailed: If there is no tunnel.
+            Exception: If the call raised an exception, which is passed on.
         """
         self.ensure()
         try:
@@ -71,7 +71,7 @@ class SshTunnel:
                 was killed are gone before it is.
 
         Raises:
-            TunnelFailed: It is not.
+            TunnelFailed: If the socket cannot be forwarded.
         """
         with self._lock:
             if self._process is not None:
@@ -123,8 +123,8 @@ class SshTunnel:
         close_in_children(process.stdin)
         if not _says_ready(process):
             self._end()
-            said = self._log.read_text("utf-8", "replace").strip()[-1000:]
-            raise TunnelFailed(f"ssh to {parts.netloc} failed: {said or 'it said nothing'}")
+            stderr = self._log.read_text("utf-8", "replace").strip()[-1000:]
+            raise TunnelFailed(f"ssh to {parts.netloc} failed: {stderr or 'it stderr nothing'}")
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -142,7 +142,7 @@ class SshTunnel:
 
 
 def _says_ready(process: subprocess.Popen[bytes]) -> bool:
-    """Read until ssh's command has started, past what the other side's shell may greet with."""
+    """Read until ssh's command has started, past any greeting of the other side's shell."""
     assert process.stdout is not None
     hurry = threading.Timer(2 * CONNECT_TIMEOUT, process.kill)
     hurry.start()

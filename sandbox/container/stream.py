@@ -18,13 +18,13 @@ from typing import Protocol
 
 STDOUT, STDERR = 1, 2
 HEADER = 8
-STDERR_KEPT = 8192  # bytes: what the supervisor says last, for the error message
+STDERR_KEPT = 8192  # bytes at the end of the supervisor's stderr, for the error message
 BUFFER = 2**20  # bytes read ahead before the engine is made to wait
 ANSWER_TIMEOUT = 60.0  # seconds
 
 
 class Closable(Protocol):
-    """What has a ``close``."""
+    """Something with a ``close``."""
 
     def close(self) -> None:
         """Close it."""
@@ -45,7 +45,7 @@ class Demultiplexer(asyncio.StreamReaderProtocol):
     """Feeds what comes as stdout to a reader, and keeps the end of stderr.
 
     Args:
-        reader: Gets the bytes of stdout; its flow control reaches through to the engine.
+        reader: The reader of stdout; its flow control reaches through to the engine.
     """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
@@ -79,13 +79,13 @@ class Demultiplexer(asyncio.StreamReaderProtocol):
 
 
 class Upgrade(asyncio.Protocol):
-    """Asks for a connection's streams by HTTP, then leaves the connection to another protocol.
+    """Requests a container's streams by HTTP, then hands the connection to another protocol.
 
     Args:
-        path: What is asked for.
+        path: The request's path and query.
         host: The engine's name.
-        after: Gets the connection, and what came behind the engine's answer.
-        done: Gets a result when that has happened, or the reason why it cannot.
+        after: The protocol that gets the connection, and what followed the engine's answer.
+        done: A future that completes after the handover, with an exception if it fails.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Upgrade(asyncio.Protocol):
         self._http = h11.Connection(h11.CLIENT)
         headers = [("Host", host), ("Connection", "Upgrade"), ("Upgrade", "tcp")]
         self._request = h11.Request(method="POST", target=path, headers=headers)
-        self._status, self._said = 0, b""
+        self._status, self._body = 0, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
+        """Send the request."""
         import h11
 
         assert isinstance(transport, asyncio.Transport)
@@ -117,7 +117,7 @@ class Upgrade(asyncio.Protocol):
         self._read(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say so, if the answer had not come by then."""
+        """Fail, if no answer has come."""
         if not self._done.done():
             self._done.set_exception(
                 exc or ConnectionResetError("the engine closed the connection")
@@ -137,9 +137,9 @@ class Upgrade(asyncio.Protocol):
                 if isinstance(event, h11.Response):
                     self._status = event.status_code
                 elif isinstance(event, h11.Data):
-                    self._said += bytes(event.data)
+                    self._body += bytes(event.data)
                 elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-                    self._done.set_exception(Refusal(_message(self._said), self._status))
+                    self._done.set_exception(Refusal(_message(self._body), self._status))
                     return
         except h11.ProtocolError as error:
             self._done.set_exception(ConnectionError(f"this is no engine's answer: {error}"))
@@ -153,7 +153,7 @@ class Upgrade(asyncio.Protocol):
 
 
 def _message(body: bytes) -> str:
-    """Return what an engine says is wrong."""
+    """Return the error message in an engine's answer."""
     try:
         return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
@@ -182,19 +182,19 @@ class Stream:
         host: str = "docker",
         tls: ssl.SSLContext | None = None,
     ) -> Stream:
-        """Ask an engine for streams, and hold them.
+        """Request a container's streams, and hold them.
 
         A child that this process forks does not hold them: the container ends with this process.
 
         Args:
             sock: A connection to the engine, which now belongs to the stream.
-            path: What to ask for, with the query.
+            path: The request's path and query.
             host: The engine's name, for HTTP and TLS.
-            tls: How to encrypt; None: not at all.
+            tls: The TLS context; None: no encryption.
 
         Raises:
-            Refusal: The engine answered with an error.
-            OSError: The engine did not answer, or not in time.
+            Refusal: If the engine responded with an error.
+            OSError: If the engine did not respond, or not in time.
         """
         close_in_children(sock)
         sock.setblocking(False)
@@ -231,7 +231,7 @@ class Stream:
 
 
 def close_in_children(held: Closable) -> None:
-    """Have a child that this process forks close its copy at once."""
+    """Let a child that this process forks close its copy at once."""
     _watch_forks()
     _held.add(held)
 

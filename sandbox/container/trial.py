@@ -1,4 +1,4 @@
-"""Try a sandbox out: does it run code, and do the protections hold that no engine tells of?"""
+"""A trial of a sandbox: does it run code, and do the protections hold that no engine reports?"""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ async def try_out(profile: Profile, address: Address | None = None) -> tuple[str
     """Open a sandbox and run code in it.
 
     Returns:
-        What 6 * 7 came to, and for each protection in ``WHY_NOT`` whether it holds.
+        The printed result of 6 * 7, and for each protection in ``WHY_NOT`` whether it holds.
 
     Raises:
-        ConfigError: No sandbox can be made.
-        SandboxError: The engine failed.
+        ConfigError: If no sandbox can be made.
+        SandboxError: If the engine failed.
     """
     async with open_container(profile, address) as sandbox:
         product = (await sandbox.python("6 * 7")).stdout.strip()
-        held: dict[str, Any] = json.loads((await sandbox.python(PROBE)).stdout or "{}")
-        return product, {name: bool(held.get(name)) for name in WHY_NOT}
+        outcomes: dict[str, Any] = json.loads((await sandbox.python(PROBE)).stdout or "{}")
+        return product, {name: bool(outcomes.get(name)) for name in WHY_NOT}

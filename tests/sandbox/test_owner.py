@@ -19,10 +19,10 @@ from vf.sandbox.container.reaper import (
     GRACE,
     PREFIX,
     Owner,
+    cause_of_death,
     start_of,
     this_host,
     this_process,
-    why_dead,
 )
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
@@ -41,7 +41,7 @@ def labels(
 
 
 def verdict(found: dict[str, str], *, later: float = 0.0) -> str | None:
-    return why_dead(found, host=this_host(), now=time.time() + later)
+    return cause_of_death(found, host=this_host(), now=time.time() + later)
 
 
 @needs_proc
