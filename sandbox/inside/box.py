@@ -1,4 +1,4 @@
-"""What all requests of a supervisor share, and how it ends them."""
+"""The state that all requests of a supervisor share, and how it ends them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vf.sandbox.inside.users import Account, Users
 ENDING = {signal.SIGTERM, signal.SIGHUP}
 PATH = "/usr/local/bin:/usr/bin:/bin"  # where there is none
 END_SECONDS = 10.0  # until all programs must have ended
-ENOUGH = 8 * CHUNK  # bytes that wait to be sent: more would only hold up the next answer
+ENOUGH = 8 * CHUNK  # bytes in the output buffer: more would only delay the next answer
 Output = tuple[bytes, bytes, int]
 
 
 class Box:
-    """What all requests share: who the code is, the loop, the way out, and the end."""
+    """The state of all requests: the code's user, the loop, the output, and the end."""
 
     def __init__(self, flags: argparse.Namespace) -> None:
         """Take over stdin and stdout."""
@@ -90,10 +90,10 @@ class Box:
             self.loop.later(flags.lifetime, lambda: self.end("its lifetime is over"))
 
     def identity_of(self, account: Account) -> kernel.Identity:
-        """Return how to act for a user.
+        """Return the identity of a user.
 
         Raises:
-            ValueError: It is the supervisor's own.
+            ValueError: If it is the supervisor's own.
         """
         if self.switch and account.uid == self.guard:
             raise ValueError(f"the uid {account.uid} is the supervisor's")
@@ -102,16 +102,16 @@ class Box:
         return kernel.Identity(*account, self.guard, self.switch, granted, kept)
 
     def variables(self, who: kernel.Identity) -> dict[str, str]:
-        """Return the variables of what a user runs."""
+        """Return the environment variables of a user's programs."""
         if who == self.who or self._home_given:
             return self.env
         return {**self.env, "HOME": who.home}
 
     def identity(self, user: str | None) -> kernel.Identity:
-        """Return how to act for a user given by name or number.
+        """Return the identity of a user given by name or number.
 
         Raises:
-            ValueError: There is no such user, or only the supervisor's own can be had.
+            ValueError: If there is no such user, or this sandbox cannot switch users.
         """
         if user is None:
             return self.who
@@ -123,10 +123,10 @@ class Box:
         return self.identity_of(account)
 
     def full(self, resume: Callable[[], None]) -> bool:
-        """Return whether enough waits to be sent; ``resume`` is then called once there is room.
+        """Return whether the output buffer is full; ``resume`` is then called once there is room.
 
-        It must not send at once. Whoever sends much asks this first, so that answers to others
-        need not wait for all of it.
+        It must not send at once. Senders of much data check this first, so that other answers need
+        not wait for all of it.
         """
         if len(self.out) < ENOUGH:
             return False
@@ -155,12 +155,12 @@ class Box:
         self.answer(number, header, out[0], out[1], err[0], err[1])
 
     def fail(self, number: int, kind: str, message: str) -> None:
-        """Say why a request cannot be served."""
+        """Answer why a request cannot be served."""
         self.calls.pop(number, None)
         self.answer(number, {"done": True, "error": kind, "message": message})
 
     def lost(self, number: int, why: str) -> None:
-        """Say that the sandbox cannot be trusted any more."""
+        """Answer that the sandbox is lost: its state is unknown."""
         self.fail(number, "lost", why)
 
     def end(self, why: str, code: int = 0) -> None:
@@ -172,9 +172,9 @@ class Box:
         self.loop.stopped = True
 
     def keep(self, keeper: Keeper) -> None:
-        """Know of a program's keeper."""
+        """Register a program's keeper."""
         self.helpers.add(keeper.pid)
-        self.keepers = [each for each in self.keepers if each.alive]
+        self.keepers = [kept for kept in self.keepers if kept.alive]
         self.keepers.append(keeper)
 
     def end_programs(self, number: int) -> None:
@@ -199,7 +199,7 @@ class Box:
             self.loop.later(0.002, lambda: self._when_ended(number, keepers, deadline))
 
     def kill_all(self) -> None:
-        """Kill every process that is not ours."""
+        """Kill every process that is not the supervisor's."""
         for keeper in self.keepers:
             if keeper.alive:
                 keeper.kill()  # or it would have another process wait
@@ -218,9 +218,9 @@ class Box:
 
     def _strangers(self) -> list[int]:
         """Return the living processes below this one or of the model's user, except our helpers."""
-        found = set(kernel.owned_by(self.who.uid)) if self.switch else set()
-        found.update(kernel.below(os.getpid()))
-        return sorted(found - self.helpers - {os.getpid()})
+        pids = set(kernel.owned_by(self.who.uid)) if self.switch else set()
+        pids.update(kernel.below(os.getpid()))
+        return sorted(pids - self.helpers - {os.getpid()})
 
     def _unkept(self) -> set[int]:
         """Return the living processes whose keeper is gone: code of its uid may have killed it."""
@@ -229,7 +229,7 @@ class Box:
         return kernel.below(os.getpid(), spared=lambda process: process.pid in self.helpers)
 
     def _bury(self) -> None:
-        """Bury dead keepers, and orphans whose keeper was killed; end where a signal says so."""
+        """Reap dead keepers, and orphans whose keeper was killed; end after a signal to end."""
         with contextlib.suppress(BlockingIOError):
             if not ENDING.isdisjoint(os.read(self._wakeup, 4096)):
                 self.end("the supervisor received a signal to end")

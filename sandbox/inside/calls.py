@@ -21,10 +21,10 @@ REFILL_SECONDS = 0.02  # by then a short program has ended, and its keeper is ba
 
 
 def pipes(who: kernel.Identity) -> tuple[dict[int, int], tuple[int, int, int]]:
-    """Return a program's ends of its pipes, by their numbers there, and ours.
+    """Open a program's three pipes; return its ends, by their numbers there, and ours.
 
     Raises:
-        OSError: There can be no further descriptor.
+        OSError: If no further descriptor can be opened.
     """
     made: list[tuple[int, int]] = []
     try:
@@ -47,7 +47,7 @@ class Spare:
     """
 
     def __init__(self, box: Box) -> None:
-        """Keep none yet."""
+        """Start without ready processes."""
         self._box = box
         self._ready: list[Keeper] = []
         self._timer: Timer = []
@@ -56,7 +56,7 @@ class Spare:
         """Return a process for a user.
 
         Raises:
-            OSError: There is none ready, and there can be no further one.
+            OSError: If none is ready, and no further one can be started.
         """
         mine = who == self._box.who
         if mine and not self._timer:
@@ -69,7 +69,7 @@ class Spare:
 
     def fill(self) -> None:
         """Make one ready, if that is possible."""
-        self._ready = [each for each in self._ready if each.alive and not each.killed]
+        self._ready = [keeper for keeper in self._ready if keeper.alive and not keeper.killed]
         if not self._ready:
             with contextlib.suppress(OSError):
                 self._ready.append(self._make(self._box.who))
@@ -101,15 +101,15 @@ class Execution:
         """Start it.
 
         Args:
-            box: Where.
-            spare: Holds the process that is ready to become the program.
+            box: The supervisor's state.
+            spare: The processes that are ready to become the program.
             number: The request's id.
             request: Its header.
-            data: The first piece of stdin.
+            data: The first chunk of stdin.
 
         Raises:
-            ValueError: There is no such user.
-            OSError: There can be no further process, or no further descriptor.
+            ValueError: If there is no such user.
+            OSError: If no further process can be started, or descriptor opened.
         """
         self._box, self._number = box, number
         self._began = time.monotonic()
@@ -185,10 +185,10 @@ class Execution:
             self._finish(code)
 
     def settled(self) -> None:
-        """Nothing to do: no ``signal`` is sent."""
+        """Do nothing: no ``signal`` is sent."""
 
     def ended(self) -> None:
-        """Answer that the time was over, now that nothing is left."""
+        """Answer, after a timeout or a kill, that nothing is left."""
         if self._timed_out:
             self._finish(KILLED)
         elif self._code is None and self._keeper.killed:
@@ -237,7 +237,7 @@ class Background(Execution):
             self._keeper.kill()
 
     def ended(self) -> None:
-        """Say that nothing is left of it."""
+        """Report that nothing is left of it."""
         self._deadline.clear()
         super().ended()
         self._all.drop(self._process)
@@ -266,22 +266,22 @@ class Backgrounds:
     """All programs in the background, by the client's number for them."""
 
     def __init__(self, box: Box) -> None:
-        """Have none yet."""
+        """Start without programs."""
         self.box = box
-        self._found: dict[int, Background] = {}
+        self._programs: dict[int, Background] = {}
 
     def start(self, spare: Spare, number: int, request: dict[str, Any]) -> None:
         """Start one.
 
         Raises:
-            ValueError: There is no such user.
-            OSError: There can be no further process, or no further descriptor.
+            ValueError: If there is no such user.
+            OSError: If no further process can be started, or descriptor opened.
         """
-        self._found[int(request["process"])] = Background(self, spare, number, request)
+        self._programs[int(request["process"])] = Background(self, spare, number, request)
 
     def take(self, number: int, request: dict[str, Any], parts: list[bytes]) -> None:
         """Take a frame that belongs to one."""
-        program = self._found.get(number)
+        program = self._programs.get(number)
         if program is None:
             return  # nothing is left of it, and the client did not know yet
         if parts or request.get("end"):
@@ -293,7 +293,7 @@ class Backgrounds:
 
     def kill(self, number: int, request: dict[str, Any]) -> None:
         """Kill one; answer once nothing is left of it."""
-        program = self._found.get(int(request["process"]))
+        program = self._programs.get(int(request["process"]))
         if program is None:
             self.box.answer(number, {"done": True})
             return
@@ -301,5 +301,5 @@ class Backgrounds:
         program.cancel()
 
     def drop(self, number: int) -> None:
-        """Know one no more."""
-        self._found.pop(number, None)
+        """Remove a program of which nothing is left."""
+        self._programs.pop(number, None)

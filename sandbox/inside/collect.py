@@ -4,9 +4,9 @@ It is this image's own, with the loader, the libraries and the standard library 
 started through its loader, ``FOLDER/ld.so --library-path FOLDER/lib FOLDER/bin/python3``, and so
 needs nothing of the image that it runs in, not even a C library.
 
-The folder is an argument to the loader too: it reads ``ld.so.preload`` and ``ld.so.cache`` from
-there, not from ``/etc``, where the code that runs in an image might have put something. The path is
-exchanged in the loader's binary, so the folder's name must have as many letters.
+The loader reads ``ld.so.preload`` and ``ld.so.cache`` from the folder, not from ``/etc``, where the
+code that runs in an image might have changed them. The path is patched in the loader's binary, so
+the folder's path must be as long as ``/etc``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ETC = b"/etc"
 
 
 def main(folder: str) -> None:
-    """Collect it, unless that was done before; others may do the same now."""
+    """Collect the files once, even if several processes do so at the same time."""
     with open(os.path.join(folder, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = os.path.join(folder, "complete")
@@ -37,7 +37,7 @@ def main(folder: str) -> None:
 
 
 def collect(folder: str) -> None:
-    """Copy everything."""
+    """Copy the interpreter, its loader, its libraries and the standard library."""
     python = os.path.realpath(sys.executable)
     loader = loader_of(python)
     for name in ("bin", "lib"):
@@ -61,16 +61,16 @@ def collect(folder: str) -> None:
         needed += [os.path.join(extensions, name) for name in sorted(os.listdir(extensions))]
     for file_name in needed:
         for library in libraries_of(loader, file_name):
-            there = os.path.join(folder, "lib", os.path.basename(library))
-            if not os.path.exists(there):
-                shutil.copy2(library, there)
+            target_path = os.path.join(folder, "lib", os.path.basename(library))
+            if not os.path.exists(target_path):
+                shutil.copy2(library, target_path)
 
 
 def loader_of(program: str) -> str:
     """Return the loader that a program names.
 
     Raises:
-        ValueError: It names none.
+        ValueError: If it names none.
     """
     with open(program, "rb") as file:
         data = file.read()

@@ -1,7 +1,7 @@
-"""A program that lives on between calls: the persistent Python and the persistent shell.
+"""Programs that keep their state between calls: the persistent Python and the persistent shell.
 
-Both speak the protocol that interpreter.py describes. The code lies in a memory file, so that a
-shell need not read it from a pipe, byte by byte.
+Both use the protocol that interpreter.py describes. The code is in a memory file, so that a shell
+need not read it from a pipe, byte by byte.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import Capture, Timer
 from vf.sandbox.inside.program import Stage
 
-GO, ANSWER, CODE = 100, 101, 102  # out of the way of what the code opens and closes
+GO, ANSWER, CODE = 100, 101, 102  # descriptors that code rarely uses
 INTERRUPT_SECONDS = (
     2.0  # once what the call started is dead; a busy machine takes its time for that
 )
-MISSING = 127  # what a shell says of a program that does not exist
-INTERRUPTED = 130  # what a shell says after Ctrl-C
+MISSING = 127  # a shell's exit code for a program that does not exist
+INTERRUPTED = 130  # a shell's exit code after Ctrl-C
 KEPT = 100_000  # bytes of stdout, and of stderr
 
 # The shell reads its script from GO: first this, then RUN for each call. No loop of vf-rl is around
@@ -51,7 +51,7 @@ __vf_end() {
   builtin echo "$1 $2" >&101
 }
 """
-# What `set -x` would say of the first and the last command is of no interest.
+# The redirections hide what `set -x` would print of the first and the last command.
 RUN = (
     b"{ __vf_begin; } 2>/dev/null; builtin . /proc/self/fd/102 </dev/null 101>&-; "
     b'{ __vf_end %d "$?"; } 2>/dev/null\n'
@@ -66,7 +66,7 @@ PLAIN_RUN = (
 
 
 class Program(NamedTuple):
-    """What a console runs: ``first`` and ``run`` are what GO brings at the start and for a call."""
+    """What a console runs; it reads ``first`` from GO at the start, and ``run`` for each call."""
 
     argv: list[str]
     first: bytes = b""
@@ -85,12 +85,12 @@ class Console:
     """One persistent program; calls run one after the other."""
 
     def __init__(self, box: Box, name: str, programs: list[Program], interrupt: int) -> None:
-        """Describe it; it starts with the first call, or when warmed.
+        """Prepare it; the program starts with the first call, or when warmed.
 
         Args:
-            box: Where.
-            name: What it is called.
-            programs: What it runs: the first of these that is there.
+            box: The supervisor's state.
+            name: The program's name in messages.
+            programs: The programs to run: the first of them that is installed.
             interrupt: The signal that interrupts it.
         """
         self._box, self._interrupt = box, interrupt
@@ -247,7 +247,7 @@ class Console:
         self._box.lost(number, f"processes of {self.name} survived a kill")
 
     def exited(self, code: int, trouble: str) -> None:
-        """The program itself is gone: kill what it left, then answer."""
+        """Kill what the program left when it ended; then answer."""
         self._exit = (code, trouble)
         assert self._keeper is not None
         if not self._keeper.killed:

@@ -1,4 +1,4 @@
-"""What a program writes, sent to the client while it runs, no faster than the client takes it."""
+"""Streams a program's output to the client while it runs, no faster than the client takes it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ REST = 4 * 2**20  # bytes: more than a pipe can hold at the end
 
 
 class Flow:
-    """How much of a program's output may be on its way to the client: its streams share that.
+    """The window of a program's output on its way to the client, which its streams share.
 
     Args:
-        box: Where.
+        box: The supervisor's state.
         send: Called with the stream, 1 or 2, and what it brought.
     """
 

@@ -22,7 +22,7 @@ from vf.sandbox.inside.program import lower_limits
 
 SECONDS = 120.0
 PIPE_SIZE = 16 * CHUNK
-# What these say of a path that somebody wants to read is that there is nothing to read there.
+# Errors of a path to be read that mean that nothing is there.
 ABSENT = (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
@@ -33,13 +33,13 @@ class FileCall:
         """Start it.
 
         Args:
-            box: Where.
+            box: The supervisor's state.
             number: The request's id.
             request: Its header.
-            data: The first piece of what shall be written.
+            data: The first chunk of what is written.
 
         Raises:
-            OSError: There can be no further process, or no further descriptor.
+            OSError: If no further process can be started, or descriptor opened.
         """
         self._box, self._number = box, number
         box.calls[number] = self
@@ -91,7 +91,7 @@ class FileCall:
         self._timer = box.loop.later(SECONDS, self._late)
 
     def feed(self, data: bytes, *, end: bool) -> None:
-        """Take more of what shall be written."""
+        """Take more of what is written."""
         if self._outlet is not None:
             self._outlet.send(data)
             if end:
@@ -154,7 +154,7 @@ class FileCall:
 
 
 def report(box: Box, work: Callable[[], None], fds: set[int], status: int) -> NoReturn:
-    """Do the work in the child of a fork; write to ``status`` how it went."""
+    """Do the work in the child of a fork; write its outcome to ``status``."""
     result: dict[str, Any] = {}
     try:
         signal.set_wakeup_fd(-1)
@@ -178,7 +178,7 @@ def report(box: Box, work: Callable[[], None], fds: set[int], status: int) -> No
 
 
 def cancelled(number: int, frame: object) -> NoReturn:
-    """Go the way of an error, so that half a file is taken away, however often it is said."""
+    """Fail once, however many signals come, so that half a file is removed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise ValueError("the call was cancelled")
 
@@ -187,8 +187,8 @@ def read(path: str, out: int, max_bytes: int) -> None:
     """Write a regular file's content to ``out``.
 
     Raises:
-        OSError: There is none, or it cannot be read.
-        ValueError: It is not a regular file, or too large.
+        OSError: If there is no such file, or it cannot be read.
+        ValueError: If it is not a regular file, or too large.
     """
     try:
         # Without O_NONBLOCK the open of a FIFO would wait for a writer.
@@ -218,11 +218,11 @@ def read(path: str, out: int, max_bytes: int) -> None:
 
 
 def write(path: str, source: int, size: int, umask: int) -> None:
-    """Put what comes from ``source`` into a file; an old one is replaced at once or not at all.
+    """Write what comes from ``source`` to a file; an old one is replaced atomically.
 
     Raises:
-        OSError: That is not possible.
-        ValueError: Not all of it came.
+        OSError: If the file cannot be written.
+        ValueError: If data is missing.
     """
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
@@ -236,9 +236,9 @@ def write(path: str, source: int, size: int, umask: int) -> None:
             mode = stat.S_IMODE(old.st_mode)
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     part = os.path.join(folder, f".vf-{os.getpid()}-{os.urandom(6).hex()}")
-    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:  # a cancel is heard as soon as the file is there
-        fd = os.open(part, how, 0o600)
+        fd = os.open(part, flags, 0o600)
         while True:
             data = os.read(source, PIPE_SIZE)
             if not data:
@@ -261,8 +261,8 @@ def pack(path: str, out: int, max_bytes: int, leave_out: list[str]) -> None:
     """Write the records of a folder to ``out``.
 
     Raises:
-        OSError: It is none, or cannot be read.
-        ValueError: It is too large or too deep.
+        OSError: If it is not a folder, or cannot be read.
+        ValueError: If it is too large or too deep.
     """
     records = Pack(path, leave_out, max_bytes, strict=False)
     try:
@@ -276,11 +276,11 @@ def pack(path: str, out: int, max_bytes: int, leave_out: list[str]) -> None:
 
 
 def unpack(path: str, source: int, size: int) -> None:
-    """Make a folder of the records that come from ``source``.
+    """Unpack the records that come from ``source`` into a folder.
 
     Raises:
-        OSError: That is not possible.
-        ValueError: Not all of it came.
+        OSError: If the folder cannot be written.
+        ValueError: If data is missing.
     """
     folder = Unpack(path, foreign=False)
     while data := os.read(source, PIPE_SIZE):

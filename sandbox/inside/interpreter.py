@@ -1,7 +1,7 @@
-"""The Python that lives on between calls. Runs as the model's user, in a process of its own.
+"""The persistent Python. Runs as the model's user, in a separate process.
 
-GO brings a line, a number that only this call has; the file CODE then holds the code. "number
-returncode" on ANSWER answers. What the code prints goes to stdout and stderr.
+For each call it reads a line from GO, a number that only this call has, and the code from the file
+CODE. It answers "number returncode" on ANSWER. What the code prints goes to stdout and stderr.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import traceback
 import types
 
-GO, ANSWER, CODE = 100, 101, 102  # out of the way of what the code opens and closes
+GO, ANSWER, CODE = 100, 101, 102  # descriptors that code rarely uses
 
 
 class Console:
@@ -58,7 +58,7 @@ class Console:
             self.running = False
 
     def call(self, code: str, name: str) -> int:
-        """Run it; return 0, 1 after an exception, or what it gave to sys.exit."""
+        """Run it; return 0, 1 after an exception, or the exit code of sys.exit."""
         try:
             self.run(code, name)
         except SystemExit as exc:
@@ -123,9 +123,7 @@ def ours(trace: types.TracebackType) -> bool:
 
 
 def note(exc: BaseException) -> None:
-    """Say, past whatever the code made of sys.stderr, that something of the interpreter's
-    failed.
-    """
+    """Report a failure of the interpreter itself, bypassing sys.stderr, which code may replace."""
     os.write(2, f"{type(exc).__name__}: {exc}\n".encode("utf-8", "replace"))
 
 

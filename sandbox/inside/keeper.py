@@ -1,19 +1,19 @@
 """One program and everything that it starts, however it hides.
 
-Between the supervisor and each program stands a keeper: a fork of the supervisor that adopts every
+Between the supervisor and each program is a keeper: a fork of the supervisor that adopts every
 orphan below it. So whatever a program starts, by ``setsid`` or double forks, stays below its keeper
-until it is dead; when the kernel tells the keeper that it has no child left, nothing is left. The
-keeper has the supervisor's uid and no capability but to kill: the program cannot signal it.
+until it is dead; when the keeper has no child left, nothing is left. The keeper has the
+supervisor's uid and no capability but to kill: the program cannot signal it.
 
-The program's process is there before it is known what it shall be: it waits, with everything done
-that does not depend on that, for an order and its descriptors on a socket. So a spare one can be
-kept ready. Once nothing is left of a program, another process waits below the same keeper.
+The program's process starts before its program is known: it prepares what does not depend on that,
+then waits for an order with its descriptors on a socket. So a spare one can be kept ready. Once
+nothing is left of a program, another process waits below the same keeper.
 
-A process that is killed while it waits, for lack of memory say, leaves the order to the next one.
-So it notes in memory that it shares with the keeper that it takes an order, before it does: then
-the order counts as carried out, and the keeper removes it where it had not been taken yet.
+A process that is killed while it waits, for lack of memory for instance, leaves the order to the
+next one. So before it takes an order, it notes that in memory shared with the keeper: then the
+order counts as carried out, and the keeper removes it if it had not been taken yet.
 
-Supervisor and keeper speak over a socket of messages. To the keeper: ``K`` kill everything;
+Supervisor and keeper exchange messages on a socket. To the keeper: ``K`` kill everything;
 ``S signal ticks pid`` send the main process a signal, kill what else was started since (see
 kernel.Moment). From it: ``E text`` the program could not start; ``X status`` the main process
 ended; ``D`` the ``S`` was done; ``I`` nothing is left of the program, and there may be another one.
@@ -52,7 +52,7 @@ SLAY_SECONDS = 5.0
 
 
 class Owner(Protocol):
-    """Who hears what happens to a program."""
+    """Receives the events of a program."""
 
     def exited(self, code: int, trouble: str) -> None:
         """The main process ended; 128 + n for signal n. ``trouble``: why it could not start."""
@@ -73,13 +73,13 @@ class Keeper:
         """Make a process that waits for :meth:`run`.
 
         Args:
-            loop: Where it is listened to.
-            stage: Where the program will run.
+            loop: The event loop that reads from it.
+            stage: The surroundings of the program.
             idle: Called each time that nothing is left of a program, and :meth:`run` may be called
                 again; by default it is closed then.
 
         Raises:
-            OSError: There can be no further process, or no further descriptor.
+            OSError: If no further process can be started, or descriptor opened.
         """
         self._loop = loop
         self._owner: Owner | None = None
@@ -121,23 +121,23 @@ class Keeper:
         cwd: str,
         fds: dict[int, int],
     ) -> None:
-        """Let the process be a program, or the shell with a line.
+        """Turn the process into a program, or into the shell with a line.
 
         ``fds`` maps descriptors of the program to ones of this process.
 
         Raises:
-            OSError: There can be no further descriptor; it is closed then.
+            OSError: If no further descriptor can be opened; it is closed then.
         """
         try:
             with contextlib.suppress(BrokenPipeError):  # it was killed: _read learns of that
                 send(self._orders, (argv, env, cwd), fds)
         except OSError:
-            self.close()  # nobody would give it another order
+            self.close()  # it will get no other order
             raise
         self._owner, self._trouble = owner, ""
 
     def kill(self) -> None:
-        """Kill everything; the owner hears when it has ended."""
+        """Kill everything; the owner's ``ended`` is called once it is dead."""
         self.killed = True
         self._send(b"K")
 
@@ -186,7 +186,7 @@ class Keeper:
 
 
 def returncode(status: int) -> int:
-    """Return what a shell would say of a wait status."""
+    """Return a shell's exit code for a wait status."""
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
@@ -201,7 +201,7 @@ def close_all_but(keep: set[int]) -> None:
 
 
 def keep(channel: socket.socket, orders: socket.socket, stage: Stage) -> NoReturn:
-    """Be the keeper, in the child of a fork."""
+    """Run the keeper, in the child of a fork."""
     code = 70
     try:
         Watch(channel, orders, stage).run()
@@ -217,7 +217,7 @@ class Watch:
     """The keeper's end."""
 
     def __init__(self, channel: socket.socket, orders: socket.socket, stage: Stage) -> None:
-        """Be out of the program's reach."""
+        """Set up the keeper, out of the program's reach."""
         self._channel, self._orders, self._stage = channel, orders, stage
         self._who = stage.who
         orders.setblocking(False)
@@ -236,7 +236,7 @@ class Watch:
         self._who.watch()
 
     def run(self) -> None:
-        """Watch one program after the other, until there is to be no other."""
+        """Watch one program after the other, until told to end."""
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(self._wakeup, select.POLLIN)
@@ -251,7 +251,7 @@ class Watch:
         return self._noted[0] != 0
 
     def _clear(self) -> None:
-        """Have the next process wait for an order of its own. Nobody else takes any now."""
+        """Drop the order that a process took, for the next one. No other takes any now."""
         self._noted[0] = 0
         # It may have been killed after it noted the order, and before it took it.
         with contextlib.suppress(OSError):
@@ -265,7 +265,7 @@ class Watch:
             self._ending = True
 
     def _fork(self) -> bool:
-        """Have a process wait for an order below us, if that is possible."""
+        """Start a process that waits for an order, if that is possible."""
         try:
             self.main = os.fork()
         except OSError as exc:
@@ -287,7 +287,7 @@ class Watch:
                     self._obey(self._hear())
 
     def _reap(self) -> bool:
-        """Bury the dead; return whether anybody is left."""
+        """Reap the dead; return whether any process is left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -299,7 +299,7 @@ class Watch:
             return False
 
     def _hear(self) -> bytes:
-        """Return the next order; where the supervisor is gone, that is to kill everything."""
+        """Return the next message; empty, which means to kill everything, without a supervisor."""
         try:
             return self._channel.recv(4096)
         except OSError:
@@ -316,7 +316,7 @@ class Watch:
             self._slay(None)
 
     def _slay(self, since: kernel.Moment | None) -> bool:
-        """Stop all of them first, so that nobody is left to start another, then kill.
+        """Stop all of them first, so that none is left to start another, then kill.
 
         Returns whether they are dead, on a busy machine too, before time is up.
         """
@@ -338,7 +338,7 @@ class Watch:
         return False
 
     def _below(self, since: kernel.Moment | None) -> set[int]:
-        """Return who is alive below us; with ``since`` only what main started since then."""
+        """Return the living processes below; with ``since`` those that main started since then."""
         if since is None:
             return kernel.below(os.getpid())
 

@@ -1,4 +1,4 @@
-"""What the supervisor asks of the kernel: whose rights to act with, whom to kill, who runs."""
+"""The supervisor's system calls: identities, capabilities, signals, the list of processes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
 _VERSION, _PATH_BENEATH = 1, 1
 TICKS = os.sysconf("SC_CLK_TCK")
-MOST_OPEN = 2**16  # files of all processes that are looked at
+MOST_OPEN = 2**16  # open files of all processes that are examined
 
 
 class Identity(NamedTuple):
-    """Whom a child runs as; the first four are those of users.Account.
+    """The user that a child runs as; the first four fields are those of users.Account.
 
-    ``guard`` is the supervisor's own uid, which nobody else has: no process of ``uid`` may signal
-    or trace one with it as its real and saved uid, though ``uid`` be 0, since no code has any
-    capability, unless it was ``granted``: bits. The supervisor has those that it has ``kept``.
-    ``switch`` says whether it may become others at all.
+    ``guard`` is the supervisor's own uid, which no other process has: no process of ``uid`` may
+    signal or trace one with it as its real and saved uid, even if ``uid`` is 0, since code has no
+    capabilities but those ``granted``, as bits. The supervisor has those ``kept``. ``switch``:
+    whether it may become other users at all.
     """
 
     uid: int
@@ -41,7 +41,7 @@ class Identity(NamedTuple):
     kept: int
 
     def become(self) -> None:
-        """Be that user for good."""
+        """Become that user permanently."""
         if self.switch:
             hold(self.kept, self.kept)
             self._join()
@@ -55,14 +55,14 @@ class Identity(NamedTuple):
             hold(KILL, self.kept)
 
     def act(self) -> None:
-        """Have that user's rights for good, out of that user's reach."""
+        """Take that user's rights permanently, out of that user's reach."""
         if self.switch:
             self._join()
             os.setresuid(self.guard, self.uid, self.guard)
             hold(self.granted, self.granted)
 
     def watch(self) -> None:
-        """Be able to kill that user's processes for good; what is forked may become that user."""
+        """Keep the right to kill that user's processes; what is forked may become that user."""
         if self.switch:
             hold(KILL, self.kept)
 
@@ -74,7 +74,7 @@ class Identity(NamedTuple):
     def killer(self) -> Iterator[None]:
         """Act as that user for a moment, able to signal that user's processes and our helpers.
 
-        The saved uid stays ours, so the way back is open and nobody may signal us meanwhile.
+        The saved uid stays ours, so that we can switch back, and code cannot signal us meanwhile.
         """
         if not self.switch:
             yield
@@ -122,10 +122,10 @@ class _Capabilities(ctypes.Structure):
 
 
 def hold(effective: int, permitted: int) -> None:
-    """Have these capabilities, and no others.
+    """Set the capabilities of this process to these.
 
     Raises:
-        OSError: Some are not available.
+        OSError: If some are not available.
     """
     header = _CapabilityHeader(_CAPABILITY_VERSION, 0)
     data = (_Capabilities * 2)(_Capabilities(effective, permitted, 0))
@@ -135,7 +135,7 @@ def hold(effective: int, permitted: int) -> None:
 
 
 def give_up_root(guard: int, kept: int) -> None:
-    """Be a user that nobody else is for good, with the capabilities in ``kept``.
+    """Become a user that no other process has, permanently, with the capabilities in ``kept``.
 
     So code with uid 0 is a stranger to the supervisor: it has the uid, but no capability.
     """
@@ -148,7 +148,7 @@ def give_up_root(guard: int, kept: int) -> None:
 
 
 def own_files(ours: bool) -> None:
-    """Have this process's files in /proc belong to its user, or to root.
+    """Make this process's files in /proc belong to its user, or to root.
 
     Only its user may trace a process whose files are its user's, and nobody one whose files are
     root's; but root could write to some of those. The kernel makes them root's whenever a process
@@ -159,7 +159,7 @@ def own_files(ours: bool) -> None:
 
 @contextlib.contextmanager
 def files_owned() -> Iterator[None]:
-    """Have this process's files in /proc belong to its user for a moment."""
+    """Make this process's files in /proc belong to its user for a moment."""
     before = _libc.prctl(_IS_DUMPABLE, 0, 0, 0, 0)
     own_files(True)
     try:
@@ -169,7 +169,7 @@ def files_owned() -> Iterator[None]:
 
 
 def harden(*, alone: bool) -> None:
-    """Nobody may read or trace this process, and nothing below it gains a right by exec.
+    """Forbid to read or trace this process, and rights gained by exec for all below it.
 
     Args:
         alone: Whether no code has this process's uid.
@@ -179,7 +179,7 @@ def harden(*, alone: bool) -> None:
 
 
 def die_first() -> None:
-    """Have the kernel kill this process, and what it starts, before anybody else for memory."""
+    """Make this process, and what it starts, the first that the kernel kills for memory."""
     with contextlib.suppress(OSError):
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         os.write(fd, b"1000")
@@ -230,10 +230,10 @@ class _Filter(ctypes.Structure):
 
 
 def restrict_calls(code: bytes) -> None:
-    """Obey a filter of system calls for good: instructions of BPF; none where there is none.
+    """Apply a filter of system calls permanently: instructions of BPF, or nothing if empty.
 
     Raises:
-        OSError: The kernel does not take it.
+        OSError: If the kernel does not take it.
     """
     if code:
         program = _Filter(len(code) // 8, code)
@@ -242,7 +242,7 @@ def restrict_calls(code: bytes) -> None:
 
 
 def stay_within(ruleset: int) -> None:
-    """Obey a ruleset for good, as does whatever this process starts; -1 is none."""
+    """Apply a ruleset permanently, to what this process starts, too; -1 is none."""
     if ruleset >= 0:
         _libc.syscall(_RESTRICT_SELF, ruleset, 0)
 
@@ -281,15 +281,15 @@ class Moment(NamedTuple):
 
 
 def now() -> Moment:
-    """Return what there is to say of a process that would be started now."""
+    """Return the current moment, which precedes every process that starts from now on."""
     with open("/proc/loadavg", "rb") as file:
         pid = int(file.read().split()[-1])
     return Moment(int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS), pid)
 
 
 def processes() -> dict[int, Process]:
-    """Return every process that there is, by pid."""
-    found = {}
+    """Return all processes, by pid."""
+    processes_by_pid = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
@@ -297,8 +297,8 @@ def processes() -> dict[int, Process]:
                 pid, state = int(name), fields[0].decode()
                 if state == "Z" and int(fields[17]) > 1:
                     state = "S"  # only its first thread has ended
-                found[pid] = Process(pid, int(fields[1]), state, int(fields[19]))
-    return found
+                processes_by_pid[pid] = Process(pid, int(fields[1]), state, int(fields[19]))
+    return processes_by_pid
 
 
 def below(*pids: int, spared: Callable[[Process], bool] = lambda process: False) -> set[int]:
@@ -306,15 +306,15 @@ def below(*pids: int, spared: Callable[[Process], bool] = lambda process: False)
     children: dict[int, list[Process]] = {}
     for process in processes().values():
         children.setdefault(process.parent, []).append(process)
-    found: set[int] = set()
+    descendants: set[int] = set()
     roots = [*pids]
     while roots:
         for process in children.get(roots.pop(), []):
             if not spared(process):
                 roots.append(process.pid)
                 if process.state not in "ZX":
-                    found.add(process.pid)
-    return found
+                    descendants.add(process.pid)
+    return descendants
 
 
 def owned_by(uid: int) -> list[int]:
@@ -343,10 +343,10 @@ def deleted_bytes(who: Identity) -> int | None:
     Those of a process that hides its descriptors, or keeps them in a socket, are not seen.
 
     Args:
-        who: The supervisor, and whom it runs code as.
+        who: The identity with which the supervisor runs code.
 
     Returns:
-        None if there are more open files than can be looked at.
+        None if there are more open files than ``MOST_OPEN``.
     """
     sizes: dict[tuple[int, int], int] = {}
     left, memory = MOST_OPEN, _in_memory()
@@ -376,15 +376,15 @@ def deleted_bytes(who: Identity) -> int | None:
 
 def _in_memory() -> set[int]:
     """Return the devices of the files that count as memory."""
-    found = set()
+    devices = set()
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
         for line in mounts:
             fields, _, more = line.partition(" - ")
             if more.startswith("tmpfs "):
                 major, minor = fields.split()[2].split(":")
-                found.add(os.makedev(int(major), int(minor)))
+                devices.add(os.makedev(int(major), int(minor)))
     with contextlib.suppress(OSError):
         file = os.memfd_create("vf")
-        found.add(os.fstat(file).st_dev)
+        devices.add(os.fstat(file).st_dev)
         os.close(file)
-    return found
+    return devices

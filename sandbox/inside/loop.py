@@ -1,4 +1,4 @@
-"""The supervisor's event loop, and the ends of pipes that hang on it."""
+"""The supervisor's event loop, and its buffered readers and writers of pipes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Loop:
         os.close(fd)
 
     def later(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call it once after so many seconds; clear the list that is returned to prevent it."""
+        """Call it once after ``seconds``; clear the list that is returned to prevent it."""
         self._count += 1
         timer: Timer = [call]
         heapq.heappush(self._timers, (time.monotonic() + seconds, self._count, timer))
@@ -76,7 +76,7 @@ class Outlet:
     """Writes to a descriptor that may not take everything at once."""
 
     def __init__(self, loop: Loop, fd: int, written: Callable[[int], None] | None = None) -> None:
-        """Write to ``fd``; ``written`` gets how many bytes went out, or were given up."""
+        """Write to ``fd``; ``written`` gets the number of bytes written or dropped."""
         self._loop = loop
         self._fd = fd
         self._written = written
@@ -150,7 +150,7 @@ class Capture:
         loop.watch(fd, self._ready)
 
     def keep(self, limit: int) -> None:
-        """Start again with nothing, and keep at most ``limit`` bytes from now on."""
+        """Drop what was read, and keep at most ``limit`` bytes from now on."""
         self._ends = Ends(limit)
 
     def _ready(self) -> None:

@@ -1,14 +1,15 @@
 """The supervisor: serves requests from stdin, many at a time, and answers on stdout.
 
-Flags: ``--uid N --gid N`` whom the model's code runs as (by default, as the supervisor does;
-otherwise nobody else in the PID namespace may have that uid: at the end all of its processes are
-killed),
-``--workdir PATH`` the working directory, ``--lifetime SECONDS`` until it ends by itself,
-``--rlimit NAME=N`` for everything that it starts (NAME as in ``resource.RLIMIT_NAME``),
-``--memory BYTES`` what all of it may take, where no control group bounds it, and with that
-``--sockets FD``, a connection to the kernel's diagnosis of sockets, ``--filter BASE64`` a filter of
-system calls for everything that it starts, ``--home PATH`` the model's home, ``--parent PID`` whom
-to end with, ``--remove PATH`` what to remove at the end.
+Flags: ``--user NAME`` the user that the model's code runs as (by default the supervisor's own),
+``--guard UID`` another uid for the supervisor (at the end all processes of the code's user in the
+PID namespace are killed then), ``--capabilities BITS`` for code with uid 0, ``--python PATH`` the
+persistent Python, ``--env NAME=VALUE`` a variable, ``--workdir PATH`` the working directory,
+``--home PATH`` the model's home, ``--lifetime SECONDS`` until it ends by itself, ``--rlimit
+NAME=N`` for everything that it starts (NAME as in ``resource.RLIMIT_NAME``), ``--memory BYTES`` for
+all of it, where no control group limits it, and with that ``--sockets FD``, a connection to the
+kernel's diagnosis of sockets, ``--filter BASE64`` a filter of system calls for everything that it
+starts, ``--parent PID`` the process with which it ends, ``--remove PATH`` a folder to remove at the
+end.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Supervisor(Box):
             self.end(f"protocol error: {exc}")
 
     def _listen_for(self, silence: float) -> None:
-        """End when the client has been silent for that many seconds; look every so often."""
+        """End when the client has been silent for ``silence`` seconds; check four times in them."""
         if time.monotonic() - self._heard > silence:
             self.end(f"the client gave no sign of life for {silence:g} s")
         else:
@@ -143,7 +144,7 @@ class Supervisor(Box):
             self.answer(number, {"done": True, **self._tell(op, request, parts)})
 
     def refuse(self, number: int, exc: OSError) -> None:
-        """Say that the sandbox does not allow it."""
+        """Answer that the sandbox does not allow it."""
         self.calls.pop(number, None)
         error = {"error": "os", "errno": exc.errno, "message": exc.strerror}
         self.answer(number, {"done": True, **error})
@@ -163,8 +164,8 @@ class Supervisor(Box):
             return {}
         if op == "stats":
             deleted = kernel.deleted_bytes(self.who)
-            found = {"oom_kills": self.oom.read(), "calls": len(self.calls), "deleted": deleted}
-            return {**found, **usage()}
+            counts = {"oom_kills": self.oom.read(), "calls": len(self.calls), "deleted": deleted}
+            return {**counts, **usage()}
         if op == "ping":
             return {}
         raise RuntimeError(f"there is no request {op!r}")

@@ -1,9 +1,9 @@
-"""The memory of everything in a sandbox: who bounds it, and what was killed for it.
+"""The memory limit of everything in a sandbox, and the processes killed for it.
 
-Where a control group of the kernel bounds it, :class:`OomCounter` counts what that kills. Elsewhere
-:class:`MemoryWatch` adds up what processes, temporary files and the buffers of sockets take, again
-and again, and kills the largest process while that is too much, as the kernel would. Between two
-looks a sandbox can take more: what the processor writes to fresh memory in that time.
+Where a control group of the kernel limits it, :class:`OomCounter` counts what that kills. Elsewhere
+:class:`MemoryWatch` polls the memory of processes, temporary files and the buffers of sockets, and
+kills the largest process while the sum is too large, as the kernel would. Between two polls a
+sandbox can take more: what the processor writes to fresh memory in that time.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Callable, Iterable, Iterator  # noqa: UP035  (Python 3.9 runs
 from vf.sandbox.inside.loop import Loop
 from vf.sandbox.inside.sockets import SocketMemory, sockets_of
 
-SHORTEST, LONGEST = 0.05, 0.5  # seconds between two looks: while something changes, and while not
-SHARE = 50  # looking takes at most one part in so many of the processor's time
+SHORTEST, LONGEST = 0.05, 0.5  # seconds between two polls: while something changes, and while not
+SHARE = 50  # polling takes at most one part in 50 of the processor's time
 
 
 class MemoryWatch:
     """Kills the largest process while all of them take too much.
 
     Args:
-        loop: When it looks.
-        limit: Bytes that processes, files and sockets may take together.
-        folders: Where the files are that count: temporary file systems.
-        spared: Returns the processes that are not looked at, beside this one: they are copies of
-            it that take little of their own.
-        sockets: Tells what sockets hold.
+        loop: The event loop that times the polls.
+        limit: The bytes that processes, files and sockets may take together.
+        folders: The temporary file systems whose files count.
+        spared: Returns the processes that do not count, beside this one: copies of it that take
+            little memory of their own.
+        sockets: The memory of sockets.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MemoryWatch:
 
     def _look(self) -> None:
         began = time.thread_time()
-        used = self._files() + sum(self._sockets.held().values())
+        used = self._files() + sum(self._sockets.sizes().values())
         used += sum(self._sizes(_anonymous).values())
         if used > self._limit:
             used = self._make_room()
@@ -66,10 +66,10 @@ class MemoryWatch:
 
     def _make_room(self) -> int:
         """Kill until it fits; return what is taken then, bytes."""
-        sizes, held = self._sizes(_proportional), self._sockets.held()
-        used = self._files() + sum(held.values()) + sum(sizes.values())
+        sizes, socket_sizes = self._sizes(_proportional), self._sockets.sizes()
+        used = self._files() + sum(socket_sizes.values()) + sum(sizes.values())
         for pid in sizes:
-            sizes[pid] += sum(held.pop(inode, 0) for inode in sockets_of(pid))
+            sizes[pid] += sum(socket_sizes.pop(inode, 0) for inode in sockets_of(pid))
         for pid in sorted(sizes, key=lambda pid: -sizes[pid]):
             if used <= self._limit:
                 break
@@ -120,12 +120,12 @@ def _proportional(pid: int) -> int:
 
 def _sum(path: str, names: tuple[bytes, ...]) -> int:
     """Return the sum of the fields of a file in /proc that is in kB, in bytes."""
-    found = 0
+    total = 0
     with contextlib.suppress(OSError), open(path, "rb") as file:
         for line in file:
             if line.startswith(names):
-                found += int(line.split()[1]) * 1024
-    return found
+                total += int(line.split()[1]) * 1024
+    return total
 
 
 class OomCounter:

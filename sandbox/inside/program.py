@@ -26,10 +26,9 @@ Order = Tuple[Union[List[str], str], Dict[str, str], str]  # noqa: UP006, UP007
 
 
 class Stage(NamedTuple):
-    """Where a program will run.
+    """The surroundings of a program: its user and its limits.
 
-    ``walls`` is a Landlock ruleset, ``filter`` one of system calls, as kernel.restrict_calls has
-    it.
+    ``walls`` is a Landlock ruleset, ``filter`` one of system calls for kernel.restrict_calls.
     """
 
     who: kernel.Identity
@@ -44,10 +43,10 @@ def start(
     """Wait for the order and become the program, in the child of a fork.
 
     Args:
-        channel: To the supervisor.
-        orders: Where the order comes.
-        stage: Where the program will run.
-        noted: Its first byte is set before the order is taken.
+        channel: The socket to the supervisor.
+        orders: The socket from which the order comes.
+        stage: The surroundings of the program.
+        noted: A byte of shared memory, set before the order is taken.
     """
     code, name = 126, ""
     try:
@@ -83,7 +82,7 @@ def start(
 
 
 def enter(folder: str) -> None:
-    """Make a folder the working one; open it again if its owner, who this is, has closed it.
+    """Change to a folder; if its owner, this user, has removed the permission to, restore it.
 
     Otherwise no program could start there any more, not even ``chmod``.
     """
@@ -95,7 +94,7 @@ def enter(folder: str) -> None:
 
 
 def prepare(stage: Stage) -> None:
-    """Take on limits."""
+    """Apply the limits."""
     os.setsid()
     with kernel.files_owned():
         kernel.die_first()
@@ -109,7 +108,7 @@ def send(orders: socket.socket, order: Order, fds: dict[int, int]) -> None:
     """Send an order; ``fds`` maps descriptors of the program to ones of this process.
 
     Raises:
-        OSError: There can be no further descriptor, or nobody waits for it.
+        OSError: If no further descriptor can be opened, or no process waits for it.
     """
     plan = os.memfd_create("plan")
     try:
@@ -123,7 +122,7 @@ def receive(orders: socket.socket) -> Order | None:
     """Receive an order, and have its descriptors; None where the other end is closed.
 
     Raises:
-        OSError: There can be no further descriptor.
+        OSError: If no further descriptor can be opened.
     """
     fds = socket.recv_fds(orders, 1, MOST_DESCRIPTORS)[1]
     if not fds:
@@ -137,7 +136,7 @@ def receive(orders: socket.socket) -> Order | None:
 
 
 def rehearse(stage: Stage) -> None:
-    """Do once what an order will have us do, as far as limits allow.
+    """Do once what an order will require, as far as limits allow.
 
     A forked process gets a page of memory of its own when it first writes to it, and Python writes
     to what it reads: without this that would be most of the time between an order and its program.
@@ -154,7 +153,7 @@ def rehearse(stage: Stage) -> None:
 
 
 def take_on(targets: list[int], given: list[int]) -> None:
-    """Have the given descriptors as those that the program knows."""
+    """Move the given descriptors to the numbers that the program uses."""
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in given]
     for fd in given:
         os.close(fd)
@@ -171,7 +170,7 @@ def lower_limits(rlimits: list[tuple[int, int]]) -> None:
 
 
 def shell(line: str) -> list[str]:
-    """Return how to have the shell run a line, however long."""
+    """Return the command with which the shell runs a line, however long."""
     if len(line) <= LONGEST_ARGUMENT // 4:
         return ["/bin/sh", "-c", line]
     if "\0" in line:
@@ -188,7 +187,7 @@ def execute(argv: list[str], env: dict[str, str]) -> int:
     """Run the first such program on the path; return 127 where there is none.
 
     Raises:
-        OSError: There is one that cannot be run.
+        OSError: If there is one that cannot be run.
     """
     denied: OSError | None = None
     name = argv[0]

@@ -1,8 +1,8 @@
-"""The memory that sockets hold in the kernel, which belongs to no process's own.
+"""The memory that sockets hold in the kernel, which does not count as any process's.
 
-The kernel is asked over netlink for the sockets of this network namespace:
-https://man7.org/linux/man-pages/man7/sock_diag.7.html. Its filter of system calls lets no program
-open such a connection, so whoever starts the supervisor hands one down.
+It is requested over netlink for the sockets of this network namespace:
+https://man7.org/linux/man-pages/man7/sock_diag.7.html. The filter of system calls lets no program
+open such a connection, so the supervisor inherits one from its parent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ INET = [
     for protocol in (IPPROTO_TCP, IPPROTO_UDP)
 ]
 ANY = 2**32 - 1
-WANTED = EVERY_STATE, 0, UNIX_SHOW_MEMORY, ANY, ANY
 UNIX = (
     UNIX_REQUEST.pack(socket.AF_UNIX, 0, 0, EVERY_STATE, 0, UNIX_SHOW_MEMORY, ANY, ANY),
     UNIX_SIZE,
@@ -52,60 +51,60 @@ class SocketMemory:
     def __init__(self, descriptor: int) -> None:
         self._netlink = socket.socket(fileno=descriptor)
         self._netlink.settimeout(PATIENCE)
-        self._asked = 0
+        self._requests = 0
 
-    def held(self) -> dict[int, int]:
+    def sizes(self) -> dict[int, int]:
         """Return the bytes of each socket by its inode, which is 0 where no process has it.
 
-        What a kernel cannot tell, as of Unix sockets without CONFIG_UNIX_DIAG, is left out.
+        What a kernel does not report, such as Unix sockets without CONFIG_UNIX_DIAG, is missing.
         """
-        found: dict[int, int] = {}
-        for request, size in [*INET, UNIX]:
+        sizes: dict[int, int] = {}
+        for request, header_size in [*INET, UNIX]:
             with contextlib.suppress(OSError):
-                for inode, held in self._ask(request, size):
-                    found[inode] = found.get(inode, 0) + held
-        return found
+                for inode, size in self._ask(request, header_size):
+                    sizes[inode] = sizes.get(inode, 0) + size
+        return sizes
 
-    def _ask(self, request: bytes, size: int) -> Iterator[tuple[int, int]]:
-        self._asked += 1
-        header = HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, self._asked, 0
+    def _ask(self, request: bytes, header_size: int) -> Iterator[tuple[int, int]]:
+        self._requests += 1
+        header = HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, self._requests, 0
         self._netlink.send(HEADER.pack(*header) + request)
         while True:
             data = self._netlink.recv(ANSWER)
-            place = 0
-            while place < len(data):
-                length, kind, _, number, _ = HEADER.unpack_from(data, place)
-                if number == self._asked:  # else of a request that was given up
+            offset = 0
+            while offset < len(data):
+                length, kind, _, number, _ = HEADER.unpack_from(data, offset)
+                if number == self._requests:  # else of a request that was given up
                     if kind in (DONE, ERROR):
                         return
-                    yield _memory(data[place + HEADER.size : place + length], size)
-                place += _aligned(length)
+                    yield _memory(data[offset + HEADER.size : offset + length], header_size)
+                offset += _aligned(length)
 
 
 def sockets_of(pid: int) -> set[int]:
     """Return the inodes of the sockets that a process has open."""
-    found = set()
+    inodes = set()
     with contextlib.suppress(OSError):
         for descriptor in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 name = os.readlink(descriptor.path)
                 if name.startswith("socket:["):
-                    found.add(int(name[len("socket:[") : -1]))
-    return found
+                    inodes.add(int(name[len("socket:[") : -1]))
+    return inodes
 
 
-def _memory(message: bytes, size: int) -> tuple[int, int]:
-    """Return a socket's inode and bytes, from what the kernel says of it."""
-    inet = size == INET_SIZE
+def _memory(message: bytes, header_size: int) -> tuple[int, int]:
+    """Return a socket's inode and bytes, from the kernel's message about it."""
+    inet = header_size == INET_SIZE
     (inode,) = struct.unpack_from("=I", message, INET_INODE if inet else UNIX_INODE)
-    wanted, parts = (INET_MEMORY, INET_PARTS) if inet else (UNIX_MEMORY, UNIX_PARTS)
-    place = size
-    while place < len(message):
-        length, kind = ATTRIBUTE.unpack_from(message, place)
-        if kind == wanted:
-            numbers = struct.unpack_from(f"={(length - 4) // 4}I", message, place + 4)
+    attribute, parts = (INET_MEMORY, INET_PARTS) if inet else (UNIX_MEMORY, UNIX_PARTS)
+    offset = header_size
+    while offset < len(message):
+        length, kind = ATTRIBUTE.unpack_from(message, offset)
+        if kind == attribute:
+            numbers = struct.unpack_from(f"={(length - 4) // 4}I", message, offset + 4)
             return inode, sum(numbers[part] for part in parts)
-        place += _aligned(length)
+        offset += _aligned(length)
     return inode, 0
 
 

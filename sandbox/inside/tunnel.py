@@ -28,7 +28,7 @@ class Tunnel:
     """All listeners, and all connections that they accepted."""
 
     def __init__(self, box: Box) -> None:
-        """Listen to nothing yet."""
+        """Start without listeners."""
         self.box = box
         self._listeners: dict[int, socket.socket] = {}  # by route
         self._connections: dict[int, Connection] = {}
@@ -39,7 +39,7 @@ class Tunnel:
         """Accept connections on the loopback from now on; return the port.
 
         Raises:
-            OSError: The port is taken, or may not be had.
+            OSError: If the port is taken, or not permitted.
         """
         listener = socket.socket()
         try:
@@ -73,7 +73,7 @@ class Tunnel:
         self.box.answer(0, {"tunnel": number, **header}, *parts)
 
     def drop(self, number: int) -> None:
-        """Know a connection no more."""
+        """Remove a connection."""
         del self._connections[number]
         self._resume()
 
@@ -118,12 +118,12 @@ class Connection:
         """Read from it and write to it.
 
         Args:
-            tunnel: Which it belongs to.
-            number: What both sides call it.
+            tunnel: The tunnel that it belongs to.
+            number: Its number in the protocol.
             accepted: The connection; it is closed when this fails.
 
         Raises:
-            OSError: There can be no further descriptor.
+            OSError: If no further descriptor can be opened.
         """
         self._tunnel, self._loop, self._number = tunnel, tunnel.box.loop, number
         self._socket, self._open = accepted, True

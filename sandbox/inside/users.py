@@ -1,7 +1,7 @@
-"""Who is who, as the image says.
+"""The users and groups of the image.
 
-The lists are read once, before any code runs: what that does to them changes no uid. The C
-library is not asked, since it would load whatever libraries the image's settings name.
+The lists are read once, before any code runs: later changes to them change no uid. The C library is
+not used for that, since it would load whatever libraries the image's settings name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Users:
     """The users and groups of the image."""
 
     def __init__(self, folder: str = "/etc") -> None:
-        """Read the lists; where there is none, only numbers are known."""
+        """Read the lists; without them, only numbers are valid users."""
         self._users = [line for line in lines(folder, "passwd", 7) if number(line[2], line[3])]
         self._groups = [line for line in lines(folder, "group", 4) if number(line[2])]
 
@@ -41,7 +41,7 @@ class Users:
         A number that is not in the list is a user of the group 0 without a home, and so is root.
 
         Raises:
-            ValueError: There is no such user or group.
+            ValueError: If there is no such user or group.
         """
         name, colon, group = text.partition(":")
         entry = next((line for line in self._users if name in (line[0], line[2])), None)
@@ -67,12 +67,12 @@ class Users:
 
 
 def number(*texts: str) -> bool:
-    """Return whether these can be ids; -1 would mean to the kernel: stay who you are."""
+    """Return whether these can be ids; to the kernel, -1 would mean to keep the current one."""
     return all(re.fullmatch("[0-9]{1,10}", text) and int(text) < MOST for text in texts)
 
 
 def lines(folder: str, name: str, fields: int) -> list[list[str]]:
-    """Return the lines of a list that have so many fields; whatever takes its place."""
+    """Return the lines of a list that have ``fields`` fields, even if it is not a regular file."""
     text = b""
     with contextlib.suppress(OSError):
         # A FIFO in its place must not keep us waiting.
@@ -82,5 +82,5 @@ def lines(folder: str, name: str, fields: int) -> list[list[str]]:
                 text = os.read(fd, LARGEST)
         finally:
             os.close(fd)
-    found = [line.split(":") for line in text.decode("utf-8", "replace").splitlines()]
-    return [line for line in found if len(line) == fields]
+    records = [line.split(":") for line in text.decode("utf-8", "replace").splitlines()]
+    return [line for line in records if len(line) == fields]
