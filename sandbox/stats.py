@@ -57,19 +57,19 @@ class PoolStats:
 
 @dataclass(frozen=True, slots=True)
 class ImageStats:
-    """What has happened to the images that were asked for.
+    """Counts of requested images.
 
     Attributes:
-        wanted: How many were.
-        ready: How many are there.
-        failed: How many could not be built or pulled.
-        busy: What is being built or pulled now: a folder's name, or an image's.
-        built: How many were built here; the others were there, or pulled.
-        pulled: How many were pulled.
-        seconds: That builds and pulls have taken, all together.
+        requested: Number of images requested.
+        ready: Number of images that are there.
+        failed: Number of images that could not be built or pulled.
+        busy: The images being built or pulled now, by the names of folders or images.
+        built: Number of images built here; the others were there, or pulled.
+        pulled: Number of images pulled.
+        seconds: Total duration of builds and pulls.
     """
 
-    wanted: int = 0
+    requested: int = 0
     ready: int = 0
     failed: int = 0
     busy: tuple[str, ...] = ()
@@ -78,12 +78,12 @@ class ImageStats:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        """Return it in one line, for who waits."""
+        """Return one line for progress messages."""
         failed = f", {self.failed} failed" if self.failed else ""
         busy = ", ".join(self.busy[:NAMED])
         more = f" and {len(self.busy) - NAMED} more" if len(self.busy) > NAMED else ""
         now = f"; making {busy}{more}" if busy else ""
-        return f"images: {self.ready} of {self.wanted} ready{failed}{now}"
+        return f"images: {self.ready} of {self.requested} ready{failed}{now}"
 
 
 @dataclass(frozen=True, slots=True)

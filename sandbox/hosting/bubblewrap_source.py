@@ -46,11 +46,11 @@ _keeping: set[asyncio.Task[None]] = set()  # a loop's own references are weak
 
 @dataclass(frozen=True, slots=True)
 class BubblewrapSettings:
-    """Where bubblewrap's sandboxes come from.
+    """The settings of bubblewrap's sandboxes.
 
     Attributes:
-        spec: What they are made from, where a task says nothing.
-        bounds: What all of them keep to.
+        spec: The spec of tasks without one.
+        bounds: The limits on all sandboxes together.
     """
 
     spec: SandboxSpec
@@ -61,7 +61,7 @@ def bubblewrap_settings(settings: Mapping[str, Any]) -> BubblewrapSettings:
     """Check settings, whose names are those of :data:`BUBBLEWRAP`.
 
     Raises:
-        ConfigError: A value is wrong; names the setting.
+        ConfigError: If a value is invalid; names the setting.
     """
     values.require_counts(settings, "pool", "concurrency", "max_containers")
     values.require(settings, values.number, "a number", *LIMITS)
@@ -85,14 +85,14 @@ def bubblewrap_settings(settings: Mapping[str, Any]) -> BubblewrapSettings:
 
 
 def profile_of(spec: SandboxSpec) -> NamespaceProfile:
-    """Return how a spec's sandbox is made.
+    """Return the settings of a spec's sandbox.
 
     Raises:
-        ConfigError: It takes a container engine; names the field.
-        ValueError: Its values do not fit together.
+        ConfigError: If it needs a container engine; names the field.
+        ValueError: If its values do not fit together.
     """
-    asked = replace(spec, writable=spec.writable or None)  # the root is read-only in any case
-    refuse_spec(asked, NO_IMAGES, IMAGES)
+    # The root is read-only in any case.
+    refuse_spec(replace(spec, writable=spec.writable or None), NO_IMAGES, IMAGES)
     try:
         AllowList(spec.allow)
     except ConfigError as error:  # it begins with the field's name
@@ -107,7 +107,7 @@ class BubblewrapSource:
     """Sandboxes of namespaces on this machine; those of the settings' own spec are kept ready.
 
     Args:
-        settings: What they are made from, and the bounds that they keep to.
+        settings: The default spec, and the limits on all sandboxes together.
     """
 
     backend = "bubblewrap"
@@ -121,8 +121,8 @@ class BubblewrapSource:
         """Take an unused sandbox; it is destroyed on the way out.
 
         Raises:
-            ConfigError: None can be made; says how to fix it.
-            SandboxError: None could be made in time.
+            ConfigError: If none can be made; says how to fix it.
+            SandboxError: If none could be made in time.
         """
         self.check_spec(spec)
         async with self._here().pool(whole(spec, self.settings.spec)).acquire() as opened:
@@ -133,8 +133,8 @@ class BubblewrapSource:
         """Make one sandbox, without pools; it ends on the way out.
 
         Raises:
-            ConfigError: None can be made; says how to fix it.
-            SandboxError: It did not start.
+            ConfigError: If none can be made; says how to fix it.
+            SandboxError: If it did not start.
         """
         self.check_spec(spec)
         opened = await _open_one(whole(spec, self.settings.spec), warm=False)
@@ -152,7 +152,7 @@ class BubblewrapSource:
         """Check that sandboxes can be made from a spec.
 
         Raises:
-            ConfigError: They cannot; names the field.
+            ConfigError: If they cannot be made; names the field.
         """
         with or_an_engine():
             try:
@@ -169,7 +169,7 @@ class BubblewrapSource:
         """Check that sandboxes can be made on this machine.
 
         Raises:
-            ConfigError: They cannot; says how to fix it.
+            ConfigError: If none can be made here; says how to fix it.
         """
         with or_an_engine():
             await checked_system()
@@ -179,7 +179,7 @@ class BubblewrapSource:
         self._here().pool(self.settings.spec).fill()
 
     def stats(self) -> Sequence[HostStats]:
-        """Return what is being made: all of each event loop that uses it."""
+        """Return the counts of sandboxes, for each event loop that uses it."""
         return [pools.stats() for pools in self._pools.copy().values()]
 
     def _here(self) -> _Pools:
@@ -192,7 +192,7 @@ class BubblewrapSource:
         return self._pools[loop]
 
     async def _keep(self, pools: _Pools) -> None:
-        """Close them when this is cancelled, as asyncio does at the loop's end."""
+        """Close the pools when this is cancelled, as asyncio does at the loop's end."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -201,7 +201,7 @@ class BubblewrapSource:
 
 
 class _Pools:
-    """A pool for each spec, and a bound that holds for all of them together."""
+    """A pool for each spec, and a limit on all of them together."""
 
     def __init__(self, settings: BubblewrapSettings) -> None:
         self._own = settings.spec
@@ -212,7 +212,7 @@ class _Pools:
         self._progress = Progress(self._held_up)
 
     def pool(self, spec: SandboxSpec) -> SandboxPool[Opened[BubblewrapSandbox]]:
-        """Return the pool of a spec; only that of the settings keeps some ready."""
+        """Return the pool of a spec; only that of the settings keeps sandboxes ready."""
         if spec not in self._pools:
             lifetime = (spec.limits or Limits()).lifetime
             self._lifetime = max(self._lifetime, lifetime)
@@ -229,7 +229,7 @@ class _Pools:
         return self._pools[spec]
 
     def stats(self) -> HostStats:
-        """Return what they are doing now."""
+        """Return the current counts of sandboxes."""
         specs = {spec: pool.stats() for spec, pool in self._pools.copy().items()}
         return HostStats(PoolStats.sum(specs.values()), specs, ImageStats())
 
@@ -238,7 +238,7 @@ class _Pools:
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
     def _fill(self) -> None:
-        """Make what is missing, first what is waited for; one that is ready gives way to it."""
+        """Make missing sandboxes, first for waiting callers; at the limit, destroy a ready one."""
         pools = list(self._pools.values())
         for pool in pools:
             pool.fill(spare=False)
@@ -254,7 +254,7 @@ class _Pools:
         return self._most - sum(pool.stats().held for pool in self._pools.values())
 
     def _held_up(self) -> float:
-        """Return for how long there may be no room: until those in use end by themselves."""
+        """Return the seconds for which there may be no room: until sandboxes in use end."""
         return 0.0 if self._room() > 0 else self._lifetime
 
 

@@ -1,4 +1,4 @@
-"""Which backend ``sandbox = "auto"`` means on this machine."""
+"""The backend that ``sandbox = "auto"`` means on this machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ OR_AN_ENGINE = (
 
 
 def chosen(names: Iterable[str], shared: Iterable[str]) -> str:
-    """Return the backend to use: ``"docker"`` where an engine answers, or is asked for.
+    """Return the backend to use: ``"docker"`` if an engine responds, or a setting needs one.
 
     Blocks until the engine's socket takes a connection or refuses it. What the engine then lacks,
-    such as the image, is not looked at: its own check says so.
+    such as the image, is found by its own check.
 
     Args:
         names: The settings that are given.
-        shared: Those that ``"bubblewrap"`` has as well.
+        shared: The settings that ``"bubblewrap"`` has as well.
     """
     if set(names) - set(shared) or not sys.platform.startswith("linux") or not engine_missing():
         return "docker"
@@ -35,10 +35,10 @@ def chosen(names: Iterable[str], shared: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def or_an_engine() -> Iterator[None]:
-    """Add to the error of a sandbox that bubblewrap cannot make how to have an engine, if none is.
+    """Add a hint to install an engine, if none is there, to an error of bubblewrap.
 
     Raises:
-        ConfigError: It was raised inside.
+        ConfigError: If it was raised inside; with a hint if no engine is there.
     """
     try:
         yield
@@ -49,14 +49,14 @@ def or_an_engine() -> Iterator[None]:
 
 
 def engine_missing() -> str:
-    """Return why no container engine can be used; nothing if one answers, or is named by URL."""
+    """Return why no container engine can be used; empty if one responds, or is named by URL."""
     spec = importlib.util.find_spec("docker")
-    if spec is None or spec.origin is None:  # without one, a folder that is called so
+    if spec is None or spec.origin is None:  # without an origin, a folder with that name
         return "the Python package docker is missing (pip install 'vf-rl[sandbox]')"
     try:
         address = Address.from_environment()
     except ValueError:
-        return ""  # somebody means one: its own error says what is wrong
+        return ""  # DOCKER_HOST is set: connecting raises the error
     if address.parts.scheme != "unix":
         return ""
     with socket.socket(socket.AF_UNIX) as connection:

@@ -15,7 +15,7 @@ from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.host import Host, open_host
 from vf.sandbox.hosting.hosts import Hosts, answering, check_hosts
 from vf.sandbox.hosting.settings import DockerSettings
-from vf.sandbox.hosting.wanted import check_spec
+from vf.sandbox.hosting.spec_images import check_spec
 from vf.sandbox.spec import SandboxSpec, whole
 from vf.sandbox.stats import HostStats
 
@@ -23,12 +23,12 @@ _keeping: set[asyncio.Task[None]] = set()  # a loop's own references are weak
 
 
 class DockerSource:
-    """Containers of one engine or several, which are connected to at the first use in a loop.
+    """Containers of one engine or several, connected at the first use in an event loop.
 
-    The loop's end closes all of it: asyncio then cancels what still runs, and waits for it.
+    The loop's end closes everything: asyncio then cancels what still runs, and waits for it.
 
     Args:
-        settings: How containers are made, and the bounds that they keep to.
+        settings: The containers' settings, and the limits on all of them together.
     """
 
     backend = "docker"
@@ -46,8 +46,8 @@ class DockerSource:
         """Take a sandbox from the pool of its spec; it is destroyed on the way out.
 
         Raises:
-            SandboxError: None could be created in time, or its image cannot be built or pulled.
-            ConfigError: None can be created; says how to fix it.
+            SandboxError: If none could be created in time, or its image cannot be built or pulled.
+            ConfigError: If none can be created; says how to fix it.
         """
         self.check_spec(spec)
         hosts = await asyncio.shield(self._all())
@@ -59,12 +59,12 @@ class DockerSource:
         """Make one sandbox, without pools; it and the engine's connection end on the way out.
 
         Raises:
-            SandboxError: It could not be created, or its image cannot be built or pulled.
-            ConfigError: It cannot be created; says how to fix it.
+            SandboxError: If it could not be created, or its image cannot be built or pulled.
+            ConfigError: If it cannot be created; says how to fix it.
         """
         self.check_spec(spec)
-        where = await answering(self.settings.hosts)
-        async with self.open_host(where) as host, host.open(spec) as sandbox:
+        address = await answering(self.settings.hosts)
+        async with self.open_host(address) as host, host.open(spec) as sandbox:
             yield sandbox
 
     @property
@@ -76,7 +76,7 @@ class DockerSource:
         """Check that containers can be made from a spec.
 
         Raises:
-            ConfigError: They cannot; names the field.
+            ConfigError: If they cannot be made; names the field.
         """
         if spec is not None and spec not in self._checked:
             check_spec(whole(spec, self.settings.spec), self.settings.profile)
@@ -86,21 +86,21 @@ class DockerSource:
         """Build or pull images, and return when all are there or have failed.
 
         Raises:
-            ConfigError: Containers cannot be made from one; names the field.
+            ConfigError: If containers cannot be made from one; names the field.
         """
-        wanted = Counter(specs)
-        for spec in wanted:
+        counts = Counter(specs)
+        for spec in counts:
             self.check_spec(spec)
         hosts = await asyncio.shield(self._all())
         await asyncio.gather(
-            *(_tried(hosts.prefetch(spec, count)) for spec, count in wanted.items())
+            *(_ignore_failure(hosts.prefetch(spec, count)) for spec, count in counts.items())
         )
 
     async def check(self) -> None:
         """Check the container engines.
 
         Raises:
-            ConfigError: One of them lacks something, or none answers; says how to fix it.
+            ConfigError: If one of them lacks something, or none responds; says how to fix it.
         """
         made = self.settings
         await check_hosts(made.profile, made.hosts)
@@ -114,7 +114,7 @@ class DockerSource:
                 host.start()
 
     def stats(self) -> Sequence[HostStats]:
-        """Return what its hosts are doing: all of each event loop that uses it."""
+        """Return the counts of its hosts, for each event loop that uses it."""
         opened = [ready for _, ready in self._hosts.copy().values()]
         done = [ready.result() for ready in opened if ready.done() and not _failed(ready)]
         return [host.stats() for hosts in done for host in hosts.hosts]
@@ -133,7 +133,7 @@ class DockerSource:
 
     @contextlib.asynccontextmanager
     async def open_host(self, address: Address | None = None) -> AsyncIterator[Host]:
-        """Connect to the engine, and close all that was made there on the way out."""
+        """Connect to the engine, and remove everything made there on the way out."""
         made = self.settings
         bounds = made.bounds.divided(own_share(), max(1, sandboxes() // len(made.hosts)))
         async with open_host(made.profile, made.spec, bounds, address) as host:
@@ -144,9 +144,9 @@ class DockerSource:
     async def _keep(self, ready: asyncio.Future[Hosts[Host]]) -> None:
         """Hold the hosts open until this is cancelled."""
         made, first = self.settings, own_share().index % len(self.settings.hosts)
-        where = [*made.hosts[first:], *made.hosts[:first]]  # workers begin with different ones
+        addresses = [*made.hosts[first:], *made.hosts[:first]]  # workers begin with different ones
         try:
-            async with Hosts(where, self.open_host, images=[made.profile.image]) as hosts:
+            async with Hosts(addresses, self.open_host, images=[made.profile.image]) as hosts:
                 ready.set_result(hosts)
                 await asyncio.Event().wait()
         except Exception as error:
@@ -162,7 +162,7 @@ def _failed(done: asyncio.Future[Hosts[Host]]) -> bool:
     return done.cancelled() or done.exception() is not None
 
 
-async def _tried(fetching: Awaitable[None]) -> None:
-    """Wait for it, and leave its failure to who opens the sandbox."""
+async def _ignore_failure(fetching: Awaitable[None]) -> None:
+    """Wait for it; a failure is raised again when the sandbox is opened."""
     with contextlib.suppress(SandboxError):
         await fetching

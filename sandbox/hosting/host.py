@@ -1,4 +1,4 @@
-"""One engine's containers: a pool for each spec, and bounds that hold for all of them together."""
+"""One engine's containers: a pool for each spec, and limits on all of them together."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from vf.sandbox.container.profile import Profile, profile_for
 from vf.sandbox.container.snapshot import EndedSandbox, SnapshotDamaged
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.opened import open_one
-from vf.sandbox.hosting.wanted import images_of
+from vf.sandbox.hosting.spec_images import images_of
 from vf.sandbox.images.builds import ImageFailed, Images
 from vf.sandbox.pool import Opened, Progress, SandboxPool
 from vf.sandbox.spec import SandboxSpec, whole
 from vf.sandbox.stats import HostStats, PoolStats
 
-RECENT = 4  # times the containers kept ready: so many requests say which specs come often
-PATIENCE = 300.0  # seconds for which an episode waits while none is handed out
+RECENT = 4  # recent requests per container kept ready, which show the frequent specs
+PATIENCE = 300.0  # seconds that an episode waits while no container is handed out
 
 
 class Host:
-    """Makes containers on one engine, and keeps those ready that come often.
+    """Makes containers on one engine, and keeps some of frequent specs ready.
 
-    Of the containers kept ready each spec gets the share that it has among the last requests, so
-    those that do not come any more give way. What an episode waits for is made before what is
-    not waited for, and at the bound on all containers one that is ready gives way to it.
+    Each spec's share of the containers kept ready is its share of the recent requests, so that
+    specs no longer requested lose theirs. Containers that episodes wait for are made first, and
+    at the limit on all containers a ready one is destroyed for them.
 
     Args:
-        engine: Where.
-        base: What holds where a spec says nothing; prepared.
+        engine: The engine that runs the containers.
+        base: The prepared default settings, which a spec may override.
         own: The spec of the settings.
-        bounds: What all of it keeps to.
-        images: Builds and pulls.
+        bounds: The limits on all containers and images together.
+        images: The builds and pulls of images.
 
     Attributes:
-        most: Containers that it may have at once.
+        most: The number of containers that it may have at once.
     """
 
     def __init__(
@@ -60,21 +60,21 @@ class Host:
         self._profiles: dict[SandboxSpec, Profile] = {}
         self._recent: deque[SandboxSpec] = deque()
         self._counts: Counter[SandboxSpec] = Counter()
-        self._expected: Counter[SandboxSpec] = Counter()  # requests that were counted ahead
-        self._past = PoolStats()  # of pools that are no more
+        self._expected: Counter[SandboxSpec] = Counter()  # requests that prefetch counted
+        self._closed = PoolStats()  # counts of closed pools
         self._progress = Progress(self._held_up)
         self._lifetime = base.limits.lifetime  # the longest of all, seconds
 
     @property
     def load(self) -> int:
-        """How many episodes have one of its containers, or wait for one."""
+        """The number of episodes that have one of its containers, or wait for one."""
         pools = [pool.stats() for pool in self._pools.values()]
         return sum(pool.in_use + pool.waiting for pool in pools)
 
     def stats(self) -> HostStats:
-        """Return what it is doing now."""
+        """Return the current counts."""
         specs = {spec: pool.stats() for spec, pool in self._pools.copy().items()}
-        return HostStats(PoolStats.sum([self._past, *specs.values()]), specs, self.images.stats())
+        return HostStats(PoolStats.sum([self._closed, *specs.values()]), specs, self.images.stats())
 
     def start(self) -> None:
         """Begin to fill the pool of the settings' own spec."""
@@ -87,56 +87,56 @@ class Host:
     async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
         """Take an unused container; it is destroyed on the way out.
 
-        From a snapshot that does not start, for what ran before has damaged it, comes a sandbox
-        that has ended.
+        A snapshot that does not start, because code has damaged it, gives a sandbox that has
+        ended.
 
         Raises:
-            ConfigError: None can be made; says how to fix it.
-            SandboxError: None could be made, or none in time.
+            ConfigError: If none can be made; says how to fix it.
+            SandboxError: If none could be made, or none in time.
         """
-        wanted = whole(spec, self._own)
+        effective_spec = whole(spec, self._own)
         async with AsyncExitStack() as stack:
             try:
-                sandbox = await self._enter(stack, wanted)
+                sandbox = await self._enter(stack, effective_spec)
             except SnapshotDamaged as damage:
                 sandbox = await stack.enter_async_context(EndedSandbox(damage))
             yield sandbox
 
     async def prefetch(self, spec: SandboxSpec | None, count: int = 1) -> None:
-        """Build or pull the image of a spec, and count it as asked for already.
+        """Build or pull the image of a spec, and count its requests in advance.
 
         Args:
-            spec: What comes.
-            count: How often.
+            spec: The spec that will be requested.
+            count: The number of requests.
 
         Raises:
-            ConfigError: Containers cannot be made from it; says how to fix it.
-            SandboxError: It cannot be built or pulled.
+            ConfigError: If containers cannot be made from it; says how to fix it.
+            SandboxError: If it cannot be built or pulled.
         """
-        wanted = whole(spec, self._own)
-        profile = await self._profile(wanted)
-        self._request(wanted, count)
-        self._expected[wanted] += count
-        if wanted not in self._pools and self._share(wanted):
-            self._add(wanted, profile)
+        effective_spec = whole(spec, self._own)
+        profile = await self._profile(effective_spec)
+        self._request(effective_spec, count)
+        self._expected[effective_spec] += count
+        if effective_spec not in self._pools and self._share(effective_spec):
+            self._add(effective_spec, profile)
         self._fill()
 
     async def filled(self, spec: SandboxSpec | None = None, *, timeout: float = PATIENCE) -> None:
         """Wait until what a spec's pool keeps ready is ready.
 
         Raises:
-            ConfigError: None can be made; says how to fix it.
-            SandboxError: They are not after ``timeout`` seconds, or cannot be made.
+            ConfigError: If none can be made; says how to fix it.
+            SandboxError: If they are not ready after ``timeout`` seconds, or cannot be made.
         """
         pool = self._pools.get(whole(spec, self._own))
         if pool is not None:
             await pool.filled(timeout=timeout)
 
-    def give_up(self, why: str) -> None:
-        """Have whatever its sandboxes are doing fail, with this reason."""
+    def give_up(self, reason: str) -> None:
+        """Let all calls of its sandboxes fail, with this reason."""
         for pool in self._pools.values():
             for opened in pool.in_use:
-                opened.sandbox.give_up(why)
+                opened.sandbox.give_up(reason)
 
     async def close(self) -> None:
         """Destroy every container, and cancel what is being built."""
@@ -159,7 +159,7 @@ class Host:
             self.images.forget(image)
         self._profiles.pop(spec, None)
         if (pool := self._pools.pop(spec, None)) is not None:
-            self._past = PoolStats.sum([self._past, pool.stats()])
+            self._closed = PoolStats.sum([self._closed, pool.stats()])
             await pool.close()
         try:
             return await self._acquire(stack, spec)
@@ -180,15 +180,15 @@ class Host:
         return opened.sandbox
 
     async def _profile(self, spec: SandboxSpec) -> Profile:
-        """Return how containers of a spec are made, once its image is there."""
+        """Return the settings of a spec's containers, once its image is there."""
         if _is_plain(spec):
             return self._base
-        if (found := self._profiles.get(spec)) is not None:
-            return found
+        if spec in self._profiles:
+            return self._profiles[spec]
         names = await self._fetched(spec)
         if spec.compose is None:
-            said = replace(spec, image=names[0] if names else None, build=None)
-            profile = profile_for(said, self._base)
+            image_spec = replace(spec, image=names[0] if names else None, build=None)
+            profile = profile_for(image_spec, self._base)
             try:
                 profile = await asyncio.to_thread(prepare, self.engine, profile)
             except (ImageMissing, ImageUnfit) as error:
@@ -204,8 +204,8 @@ class Host:
         try:
             return await asyncio.gather(*fetching)
         finally:
-            for each in fetching:
-                each.cancel()
+            for future in fetching:
+                future.cancel()
 
     def _add(self, spec: SandboxSpec, profile: Profile) -> SandboxPool[Opened[DockerSandbox]]:
         self._lifetime = max(self._lifetime, profile.limits.lifetime)
@@ -226,7 +226,7 @@ class Host:
         return pool
 
     def _request(self, spec: SandboxSpec, times: int = 1) -> None:
-        """Note that a spec was asked for, and give each pool its share."""
+        """Count requests of a spec, and resize each pool to its share."""
         self._recent.extend([spec] * times)
         self._counts[spec] += times
         changed = {spec}
@@ -234,10 +234,10 @@ class Host:
             oldest = self._recent.popleft()
             self._counts[oldest] -= 1
             changed.add(oldest)
-        self._counts = +self._counts  # without what was not asked for of late
-        for each in changed:
-            if (pool := self._pools.get(each)) is not None:
-                pool.resize(self._share(each))
+        self._counts = +self._counts  # without specs that were not requested lately
+        for changed_spec in changed:
+            if (pool := self._pools.get(changed_spec)) is not None:
+                pool.resize(self._share(changed_spec))
 
     def _share(self, spec: SandboxSpec) -> int:
         return self._counts[spec] // RECENT
@@ -251,22 +251,22 @@ class Host:
         return max(0, min(at_once, self.most - sum(pool.held for pool in pools)))
 
     def _held_up(self) -> float:
-        """Return for how long there may be no room: until those in use end by themselves."""
+        """Return the seconds for which there may be no room: until containers in use end."""
         held = sum(pool.stats().held for pool in self._pools.values())
         return self._lifetime if held >= self.most else 0.0
 
     def _fill(self) -> None:
-        """Make what is missing: first what episodes wait for, those first who asked first."""
+        """Make missing containers: first those that episodes wait for, in the order of requests."""
         for spec, pool in sorted(self._pools.items(), key=lambda item: item[1].first_arrival):
             pool.fill(spare=False)
             if pool.idle and not self._share(spec):
-                self._past = PoolStats.sum([self._past, self._pools.pop(spec).stats()])
+                self._closed = PoolStats.sum([self._closed, self._pools.pop(spec).stats()])
         self._give_way()
         for pool in reversed(self._pools.values()):
             pool.fill()
 
     def _give_way(self) -> None:
-        """Destroy what is ready and not asked for, where an episode waits at the bound."""
+        """Destroy ready containers that nobody waits for, if an episode waits at the limit."""
         pools = {pool: pool.stats() for pool in self._pools.values()}
         waiting = sum(max(0, s.waiting - s.ready - s.starting) for s in pools.values())
         missing = min(waiting, waiting + sum(s.held for s in pools.values()) - self.most)
@@ -281,17 +281,17 @@ class Host:
 async def open_host(
     base: Profile, own: SandboxSpec, bounds: Bounds, address: Address | None = None
 ) -> AsyncIterator[Host]:
-    """Connect to an engine, check it, and close all that was made there at the end.
+    """Connect to an engine, check it, and remove everything made there at the end.
 
     Args:
-        base: What holds where a spec says nothing.
+        base: The default settings, which a spec may override.
         own: The spec of the settings.
-        bounds: What all containers and images there keep to.
-        address: Where the engine is; None: where ``DOCKER_HOST`` says, or on this machine.
+        bounds: The limits on all containers and images there.
+        address: The engine's address; None: that of ``DOCKER_HOST``, or this machine's.
 
     Raises:
-        ConfigError: Containers cannot be made there; says how to fix it.
-        SandboxError: The engine stopped to answer.
+        ConfigError: If containers cannot be made there; says how to fix it.
+        SandboxError: If the engine stopped responding.
     """
     async with open_engine(base, address) as (engine, prepared):
         images = Images(
@@ -309,10 +309,10 @@ async def open_host(
 
 
 def _unfit(error: ConfigError) -> ImageFailed:
-    """Make it the failure of the task that brings the image; the others may be well."""
+    """Return it as a failure of the task with that image, not of all tasks."""
     return ImageFailed(f"no container can be made from a task's image: {error}")
 
 
 def _is_plain(spec: SandboxSpec) -> bool:
-    """Whether a spec says nothing that the settings' profile does not say."""
+    """Return whether a spec leaves everything to the settings' profile."""
     return spec == SandboxSpec()

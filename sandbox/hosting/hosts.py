@@ -1,7 +1,7 @@
-"""Several engines: each sandbox is made where the fewest episodes are, for the cores there.
+"""Several engines: each sandbox is made where there are the fewest episodes per core.
 
-An engine that stops to answer is left out, and comes back when it answers again. What its
-sandboxes were doing fails by itself, and is run again elsewhere.
+An engine that stops responding is left out until it responds again. The calls of its sandboxes
+fail, and their episodes are run again elsewhere.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.image import inspected
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Sandbox
-from vf.sandbox.hosting.visit import FIRST_REST, LONGEST_REST, H, Visit
+from vf.sandbox.hosting.host_connection import FIRST_DELAY, LONGEST_DELAY, H, HostConnection
 from vf.sandbox.images.builds import ImageFailed
 from vf.sandbox.spec import SandboxSpec
 
 log = logging.getLogger("vf.sandbox")
 
-PATIENCE = 300.0  # seconds that an episode waits while no engine answers
+PATIENCE = 300.0  # seconds that an episode waits while no engine responds
 
 
 class Hosts(Generic[H]):
     """Makes sandboxes on several engines. Used as ``async with Hosts(...) as hosts``.
 
     Args:
-        addresses: Where the engines are; None is the one that ``DOCKER_HOST`` names.
-        open_host: Connects to one, checks it, and destroys all of its sandboxes at the end.
-        images: Those that every host needs. Where one is missing it is copied from another host.
+        addresses: The engines' addresses; None is that of ``DOCKER_HOST``.
+        open_host: A function that connects to one, checks it, and destroys all of its sandboxes at
+            the end.
+        images: The images that every host needs. If one is missing, it is copied from another host.
 
     Raises:
-        ConfigError: On entering: no engine answers, or one of those that do cannot be used.
+        ConfigError: If, on entering, no engine responds, or one of those that do cannot be used.
     """
 
     def __init__(
@@ -51,12 +52,12 @@ class Hosts(Generic[H]):
         self._addresses = addresses
         self._open_host = open_host
         self._images = images
-        self._up: dict[Address | None, Visit[H]] = {}
+        self._connections: dict[Address | None, HostConnection[H]] = {}
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        """Connect to all of them, and return once every one has answered or failed."""
+        """Connect to all engines, and return once each has responded or failed."""
         first: list[asyncio.Future[None]] = []
         try:
             for address in self._addresses:
@@ -74,7 +75,7 @@ class Hosts(Generic[H]):
         await self.close()
 
     async def close(self) -> None:
-        """Destroy every sandbox, and let go of the engines."""
+        """Destroy every sandbox, and disconnect from the engines."""
         tasks = list(self._tasks)
         for task in tasks:
             if not task.cancelling():  # as by a loop that ends: a second time would end the cleanup
@@ -83,24 +84,24 @@ class Hosts(Generic[H]):
 
     @property
     def hosts(self) -> list[H]:
-        """Those whose engines answer."""
-        return [visit.host for visit in self._up.copy().values()]
+        """The hosts whose engines respond."""
+        return [connection.host for connection in self._connections.copy().values()]
 
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
         """Open a sandbox on the host with the shortest queue; it is destroyed at the end.
 
-        A host that is lost meanwhile is left for another one.
+        If that host is lost meanwhile, another one is used.
 
         Raises:
-            ConfigError: None can be made; says how to fix it.
-            SandboxError: None could be made, or no engine answered in time.
+            ConfigError: If none can be made; says how to fix it.
+            SandboxError: If none could be made, or no engine responded in time.
         """
         while True:
-            visit = await self._shortest()
+            connection = await self._shortest()
             async with AsyncExitStack() as stack:
-                stack.enter_context(visit.used())
-                sandbox = await self._enter(visit, spec, stack)
+                stack.enter_context(connection.used())
+                sandbox = await self._enter(connection, spec, stack)
                 if sandbox is not None:
                     yield sandbox
                     return
@@ -109,45 +110,52 @@ class Hosts(Generic[H]):
         """Build or pull the image of a spec on every host.
 
         Args:
-            spec: What sandboxes will be made from.
-            count: How often it will be asked for.
+            spec: The spec of the sandboxes.
+            count: The number of requests that will follow.
 
         Raises:
-            ConfigError: Sandboxes cannot be made from it; says how to fix it.
-            SandboxError: It cannot be built or pulled on one of them.
+            ConfigError: If sandboxes cannot be made from it; says how to fix it.
+            SandboxError: If it cannot be built or pulled on one of them.
         """
 
-        async def on(visit: Visit[H]) -> None:
-            await self._bring(visit, spec)
-            await visit.host.prefetch(spec, -(-count // len(visits)))  # its share, rounded up
+        async def on(connection: HostConnection[H]) -> None:
+            await self._bring(connection, spec)
+            await connection.host.prefetch(spec, -(-count // len(visits)))  # its share, rounded up
 
-        visits = list(self._up.values())
-        await asyncio.gather(*(on(visit) for visit in visits))
+        visits = list(self._connections.values())
+        await asyncio.gather(*(on(connection) for connection in visits))
 
-    async def _shortest(self) -> Visit[H]:
-        """Wait until an engine answers; return the first of those with the least to do."""
+    async def _shortest(self) -> HostConnection[H]:
+        """Wait until an engine responds; return the one with the shortest queue."""
         try:
             async with asyncio.timeout(PATIENCE):
-                while not self._up:
+                while not self._connections:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            where = ", ".join(str(address or "DOCKER_HOST") for address in self._addresses)
-            late = f"no container engine answered for {PATIENCE:g} s: {where}"
-            raise SandboxError(late) from None
-        up = [self._up[address] for address in self._addresses if address in self._up]
-        return min(up, key=lambda visit: visit.queue)
+            addresses = ", ".join(str(address or "DOCKER_HOST") for address in self._addresses)
+            message = f"no container engine answered for {PATIENCE:g} s: {addresses}"
+            raise SandboxError(message) from None
+        connections = [
+            self._connections[address]
+            for address in self._addresses
+            if address in self._connections
+        ]
+        return min(connections, key=lambda connection: connection.queue)
 
     async def _enter(
-        self, visit: Visit[H], spec: SandboxSpec | None, stack: AsyncExitStack
+        self, connection: HostConnection[H], spec: SandboxSpec | None, stack: AsyncExitStack
     ) -> Sandbox | None:
         """Open a sandbox on one host; return None if that was lost meanwhile."""
 
         async def enter() -> Sandbox:
-            await self._bring(visit, spec)
-            return await stack.enter_async_context(visit.host.open(spec))
+            await self._bring(connection, spec)
+            return await stack.enter_async_context(connection.host.open(spec))
 
-        entering, lost = asyncio.ensure_future(enter()), asyncio.ensure_future(visit.lost.wait())
+        entering, lost = (
+            asyncio.ensure_future(enter()),
+            asyncio.ensure_future(connection.lost.wait()),
+        )
         try:
             await asyncio.wait({entering, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not entering.done():
@@ -156,96 +164,100 @@ class Hosts(Generic[H]):
         except ImageFailed:  # that is the task's doing, and the engine is well
             raise
         except SandboxError:
-            visit.failed()
-            if await visit.host.engine.answers():
+            connection.failed()
+            if await connection.host.engine.answers():
                 raise
             return None
         finally:
             lost.cancel()
             entering.cancel()
             await asyncio.wait({entering})
-            entering.cancelled() or entering.exception()  # asked for, so that asyncio logs none
-        visit.rest, visit.rests_until = FIRST_REST, 0.0
+            entering.cancelled() or entering.exception()  # so that asyncio does not log it
+        connection.delay, connection.avoided_until = FIRST_DELAY, 0.0
         return sandbox
 
-    async def _bring(self, visit: Visit[H], spec: SandboxSpec | None) -> None:
+    async def _bring(self, connection: HostConnection[H], spec: SandboxSpec | None) -> None:
         """Copy a spec's image, a snapshot perhaps, from another host if only that has it."""
-        if spec is None or spec.image is None or len(self._up) < 2:
+        if spec is None or spec.image is None or len(self._connections) < 2:
             return
-        if spec.image not in visit.images:
-            work = asyncio.to_thread(self._copy, spec.image, visit.host.engine)
-            visit.images[spec.image] = asyncio.create_task(work)
+        if spec.image not in connection.images:
+            work = asyncio.to_thread(self._copy, spec.image, connection.host.engine)
+            connection.images[spec.image] = asyncio.create_task(work)
         try:
-            await asyncio.shield(visit.images[spec.image])
+            await asyncio.shield(connection.images[spec.image])
         except SandboxError:
-            visit.images.pop(spec.image, None)
+            connection.images.pop(spec.image, None)
             raise
 
     def _copy(self, image: str, to: Engine) -> None:
         """Copy an image that ``to`` lacks and another engine has; nothing else."""
         if inspected(to, image) is not None:
             return
-        for visit in list(self._up.values()):
-            source = visit.host.engine
+        for connection in list(self._connections.values()):
+            source = connection.host.engine
             if source is not to and inspected(source, image) is not None:
                 log.info("copying the image %s from %s to %s", image, source, to)
                 to.copy_image(image, source)
                 return
 
     async def _keep(self, address: Address | None, first: asyncio.Future[None]) -> None:
-        """Have a host at an address whenever its engine answers.
+        """Keep a host at an address connected whenever its engine responds.
 
         Args:
-            address: Where.
-            first: Told how the first try has ended.
+            address: The engine's address.
+            first: A future that gets the result of the first attempt.
         """
-        rest = FIRST_REST
+        delay = FIRST_DELAY
         while True:
-            up: asyncio.Future[Visit[H]] = asyncio.get_running_loop().create_future()
-            self._spawn(self._visit(address, up))
+            connected: asyncio.Future[HostConnection[H]] = (
+                asyncio.get_running_loop().create_future()
+            )
+            self._spawn(self._hold(address, connected))
             try:
-                visit = await up
+                connection = await connected
             except (ConfigError, SandboxError) as error:
                 if not first.done():
                     first.set_exception(error)
-                log.warning("an engine is left out and tried again in %g s: %s", rest, error)
+                log.warning("an engine is left out and tried again in %g s: %s", delay, error)
                 if isinstance(error, ImageMissing):
                     await self._supply(address)
             else:
-                rest = FIRST_REST
+                delay = FIRST_DELAY
                 if not first.done():
                     first.set_result(None)
-                await visit.lost.wait()
-                log.warning("%s does not answer: it is left out", visit.host.engine)
-            await asyncio.sleep(rest)
-            rest = min(2 * rest, LONGEST_REST)
+                await connection.lost.wait()
+                log.warning("%s does not answer: it is left out", connection.host.engine)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LONGEST_DELAY)
 
-    async def _visit(self, address: Address | None, up: asyncio.Future[Visit[H]]) -> None:
-        """Hold a host open: until its engine is lost, and then until it is unused.
+    async def _hold(
+        self, address: Address | None, connected: asyncio.Future[HostConnection[H]]
+    ) -> None:
+        """Keep a host open until its engine is lost, and then until it is unused.
 
         Args:
-            address: Where.
-            up: Told when the host can be used, or why not.
+            address: The engine's address.
+            connected: A future that gets the connection once the host can be used, or the error.
         """
         try:
             async with self._open_host(address) as host:
-                visit = Visit(host, (await host.engine.features()).cores)
-                self._up[address] = visit
+                connection = HostConnection(host, (await host.engine.features()).cores)
+                self._connections[address] = connection
                 self._changed.set()
-                up.set_result(visit)
+                connected.set_result(connection)
                 log.info("%s answers", host.engine)
                 try:
-                    await visit.watch()
+                    await connection.watch()
                 finally:
-                    self._up.pop(address)
+                    self._connections.pop(address)
                     host.engine.lost = True
-                    visit.lost.set()
-                await visit.end()
+                    connection.lost.set()
+                await connection.end()
         except (ConfigError, SandboxError) as error:
-            if up.done():
+            if connected.done():
                 log.warning("an engine was left with an error: %s", error)
             else:
-                up.set_exception(error)
+                connected.set_exception(error)
 
     async def _supply(self, address: Address | None) -> None:
         """Copy the images that every host needs to an engine that has not got them."""
@@ -267,9 +279,9 @@ class Hosts(Generic[H]):
 
 
 def _insist(ends: Sequence[BaseException | None]) -> None:
-    """Raise what keeps the hosts from being used, given how each was found.
+    """Raise the first error that prevents the use of hosts, given the outcome for each.
 
-    Where one can be used, another one may be away, and gets an image that it lacks from that.
+    If one can be used, another may be missing, or lack an image, which is then copied to it.
     """
     passing = (EngineMissing, ImageMissing) if None in ends else ()
     for end in ends:
@@ -278,10 +290,10 @@ def _insist(ends: Sequence[BaseException | None]) -> None:
 
 
 async def check_hosts(profile: Profile, addresses: Sequence[Address | None]) -> None:
-    """Make sure that containers with this profile can be made.
+    """Check that containers with this profile can be made.
 
     Raises:
-        ConfigError: No engine answers, or one of those that do cannot be used.
+        ConfigError: If no engine responds, or one of those that do cannot be used.
     """
     checks = (asyncio.to_thread(check_engine, profile, address) for address in addresses)
     ends = await asyncio.gather(*checks, return_exceptions=True)
@@ -292,10 +304,10 @@ async def check_hosts(profile: Profile, addresses: Sequence[Address | None]) -> 
 
 
 async def answering(addresses: Sequence[Address | None]) -> Address | None:
-    """Return the first address at which an engine answers; the last one is not asked.
+    """Return the first address at which an engine responds; the last one is not tried.
 
     Raises:
-        ConfigError: An engine that answers cannot be used.
+        ConfigError: If an engine that responds cannot be used.
     """
     for address in addresses[:-1]:
         try:

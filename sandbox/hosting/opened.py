@@ -1,4 +1,4 @@
-"""A container with what a spec wants beside it: side services, and a proxy as its way out."""
+"""A container with a spec's side services and its proxy to allowed hosts."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from vf.sandbox.spec import SandboxSpec
 async def open_one(
     engine: Engine, spec: SandboxSpec, profile: Profile, images: Images
 ) -> Opened[DockerSandbox]:
-    """Make a container, and what belongs beside it.
+    """Make a container with its side services and its proxy.
 
     Args:
-        engine: Where.
-        spec: What is beside it.
-        profile: How it is made, if not as its Compose file says; prepared.
-        images: Has those of side services.
+        engine: The engine that runs it.
+        spec: The spec, which names side services and allowed hosts.
+        profile: The prepared settings of the container, where its Compose file does not set them.
+        images: The images of side services.
 
     Raises:
-        ConfigError: It cannot be made; says how to fix it.
-        SandboxError: The engine failed, or a side service did before the episode began.
-        SnapshotDamaged: The image is a snapshot from which no container starts.
+        ConfigError: If it cannot be made; says how to fix it.
+        SandboxError: If the engine failed, or a side service did before the episode began.
+        SnapshotDamaged: If the image is a snapshot from which no container starts.
     """
     async with AsyncExitStack() as stack:
         services: Services | None = None

@@ -13,8 +13,8 @@ from vf.sandbox.container.address import Address
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits
 from vf.sandbox.hosting import values
+from vf.sandbox.hosting.spec_images import check_spec
 from vf.sandbox.hosting.values import LIMITS
-from vf.sandbox.hosting.wanted import check_spec
 from vf.sandbox.spec import Build, SandboxSpec
 
 BOUNDS = [field.name for field in fields(Bounds)]
@@ -27,13 +27,13 @@ DOCKER = ["backend", "hosts", *PROFILE, *SPEC, *BOUNDS, *LIMITS]
 
 @dataclass(frozen=True, slots=True)
 class DockerSettings:
-    """Where containers come from.
+    """The settings of containers and their engines.
 
     Attributes:
-        profile: How they are made.
-        spec: What they are made from beyond that, where a task says nothing.
-        bounds: What all of them on one engine keep to.
-        hosts: Where the engines are; None is the one that ``DOCKER_HOST`` names.
+        profile: The containers' settings.
+        spec: Further settings, for tasks without a spec.
+        bounds: The limits on all containers of one engine.
+        hosts: The engines' addresses; None is that of ``DOCKER_HOST``.
     """
 
     profile: Profile
@@ -46,7 +46,7 @@ def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
     """Check settings, whose names are those of :data:`DOCKER`.
 
     Raises:
-        ConfigError: A value is wrong; names the setting.
+        ConfigError: If a value is invalid; names the setting.
     """
 
     values.require_counts(settings, "pool", "concurrency", "max_containers", "build_concurrency")
@@ -90,14 +90,16 @@ def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
 
 
 def _hosts(value: Any) -> list[Address]:
-    """Return where the engines are: a list of URLs, or of tables with ``url`` and ``certs``."""
+    """Return the engines' addresses from a list of URLs, or tables with ``url`` and ``certs``."""
     if not isinstance(value, list | tuple) or not value:
         raise ConfigError(f"sandbox.hosts must be a list of addresses, got {value!r}")
-    found = [_address(each, f"sandbox.hosts[{number}]") for number, each in enumerate(value)]
-    for number, address in enumerate(found):
-        if address.url in [other.url for other in found[:number]]:
+    addresses = [
+        _address(address, f"sandbox.hosts[{number}]") for number, address in enumerate(value)
+    ]
+    for number, address in enumerate(addresses):
+        if address.url in [other.url for other in addresses[:number]]:
             raise ConfigError(f"sandbox.hosts[{number}] is there twice: {address}")
-    return found
+    return addresses
 
 
 def _address(value: Any, name: str) -> Address:
@@ -117,7 +119,7 @@ def _address(value: Any, name: str) -> Address:
 
 
 def _build(value: Any) -> Build:
-    """Return what an image is built from: a folder's path, or a table of ``Build``'s fields."""
+    """Return a build from a folder's path, or a table of ``Build``'s fields."""
     table = {"folder": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or not values.name(table.get("folder")):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where sandboxes come from: the settings of an environment's argument ``sandbox``."""
+"""Sources of sandboxes, from the settings in an environment's argument ``sandbox``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
             is returned unchanged.
 
     Raises:
-        ConfigError: It is none of these, or a setting is wrong; names the setting.
+        ConfigError: If it is none of these, or a setting is invalid; names the setting.
     """
     if not isinstance(sandbox, str | Mapping):
         try:
@@ -88,12 +88,12 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
     return _Local()
 
 
-def _check_names(backend: str, settings: Mapping[str, Any], known: Sequence[str]) -> None:
+def _check_names(backend: str, settings: Mapping[str, Any], names: Sequence[str]) -> None:
     for name in settings:
-        if name not in known:
-            hint = did_you_mean(name, known)
+        if name not in names:
+            hint = did_you_mean(name, names)
             raise ConfigError(
-                f"the {backend} sandbox has no setting {name!r}.{hint} It takes: {', '.join(known)}"
+                f"the {backend} sandbox has no setting {name!r}.{hint} It takes: {', '.join(names)}"
             )
 
 
@@ -111,11 +111,11 @@ async def open_sandbox(
     Args:
         sandbox: The settings that :func:`sandbox_source` takes. ``pool`` and ``concurrency`` have
             no effect on a single sandbox.
-        spec: What it is made from beyond that.
+        spec: The spec of the sandbox, on top of the settings.
 
     Raises:
-        ConfigError: A setting is wrong, or the container engine is missing something.
-        SandboxError: The engine failed, or the image cannot be built or pulled.
+        ConfigError: If a setting is invalid, or the container engine is missing something.
+        SandboxError: If the engine failed, or the image cannot be built or pulled.
     """
     source = sandbox_source(sandbox)
     # Without the pools that a source for many episodes has.
@@ -137,7 +137,7 @@ class _Local:
         return UnsafeLocalSandbox(unsafe_local=True)
 
     def check_spec(self, spec: SandboxSpec | None) -> None:
-        """Take none: processes of this machine see this machine."""
+        """Refuse any spec: processes of this machine see this machine."""
         refuse_spec(spec, 'backend = "local" runs on this machine as it is')
 
     async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
@@ -146,11 +146,11 @@ class _Local:
             self.check_spec(spec)
 
     async def check(self) -> None:
-        """Nothing can be missing."""
+        """Do nothing: nothing can be missing."""
 
     async def start(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def stats(self) -> Sequence[HostStats]:
-        """Nothing is known."""
+        """Return nothing: it has no pools."""
         return ()

@@ -19,12 +19,12 @@ def require(
 
     Args:
         settings: The table.
-        good: Whether a value is right.
-        what: What it must be.
-        names: Which settings.
+        good: A predicate for valid values.
+        what: The description of a valid value.
+        names: The settings to check.
 
     Raises:
-        ConfigError: One is not right; names it.
+        ConfigError: If one is invalid; names it.
     """
     for name in names:
         if name in settings and not good(settings[name]):
@@ -42,22 +42,22 @@ def require_counts(settings: Mapping[str, Any], *names: str) -> None:
 
 
 def number(value: Any) -> bool:
-    """Whether it is a number."""
+    """Return whether it is a number."""
     return type(value) in (int, float)
 
 
 def name(value: Any) -> bool:
-    """Whether it is a text that is not empty."""
+    """Return whether it is a text that is not empty."""
     return isinstance(value, str) and value != ""
 
 
 def names(value: Any) -> bool:
-    """Whether it is a list of texts."""
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    """Return whether it is a list of texts."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def texts(value: Any) -> bool:
-    """Whether it is a table of texts."""
+    """Return whether it is a table of texts."""
     return isinstance(value, Mapping) and all(
         isinstance(key, str) and isinstance(text, str) for key, text in value.items()
     )

@@ -102,7 +102,7 @@ class Images:
         works = [each.work for each in self._wanted.copy().values()]
         done = [work for work in works if work.done()]
         failed = sum(work.cancelled() or work.exception() is not None for work in done)
-        return replace(self._stats, wanted=len(works), ready=len(done) - failed, failed=failed)
+        return replace(self._stats, requested=len(works), ready=len(done) - failed, failed=failed)
 
     async def image(self, wanted: Build | str) -> str:
         """Return the name of an image that is there, built or pulled if need be.

@@ -188,7 +188,7 @@ def test_a_terminal_shows_a_live_bar_with_the_time_left(capsys: Capsys) -> None:
     trace = vf.Trace("e", vf.Task("1", "p"), seed=0)
     trace.score = Score(reward=0.25, outcome=1.0)
     tally.add(trace)
-    progress.images(lambda: [str(ImageStats(wanted=9, ready=3, failed=1, busy=("a", "b")))])
+    progress.images(lambda: [str(ImageStats(requested=9, ready=3, failed=1, busy=("a", "b")))])
     progress.rollout(tally, trace)
     assert progress.eta is not None
     progress.stop()

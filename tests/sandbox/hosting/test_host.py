@@ -20,7 +20,7 @@ from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import find, this_process
 from vf.sandbox.contract import Limits
 from vf.sandbox.hosting.host import Host
-from vf.sandbox.hosting.wanted import check_spec
+from vf.sandbox.hosting.spec_images import check_spec
 from vf.sandbox.images.builds import ImageFailed, Images
 from vf.sandbox.spec import Build, SandboxSpec, whole
 

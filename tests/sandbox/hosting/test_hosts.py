@@ -47,9 +47,9 @@ def second(containers: None) -> Iterator[SecondEngine]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at engines often."""
-    monkeypatch.setattr("vf.sandbox.hosting.visit.WATCH", 0.2)
-    monkeypatch.setattr("vf.sandbox.hosting.visit.SILENCE", 0.5)
-    monkeypatch.setattr("vf.sandbox.hosting.hosts.FIRST_REST", 0.1)
+    monkeypatch.setattr("vf.sandbox.hosting.host_connection.PING_INTERVAL", 0.2)
+    monkeypatch.setattr("vf.sandbox.hosting.host_connection.SILENCE", 0.5)
+    monkeypatch.setattr("vf.sandbox.hosting.hosts.FIRST_DELAY", 0.1)
 
 
 def source_of(*hosts: Any, **settings: Any) -> DockerSource:
@@ -102,7 +102,11 @@ def test_a_host_at_its_bound_comes_after_one_with_room(second: SecondEngine) -> 
             await on(stack, source, 1)
             hosts = await source._all()
             await until(lambda: len(hosts.hosts) == 2)
-            there = next(v for v in hosts._up.values() if v.host.engine.address == second.address)
+            there = next(
+                connection
+                for connection in hosts._connections.values()
+                if connection.host.engine.address == second.address
+            )
             there.cores *= 100  # so that nothing else speaks for the other one
             assert where(await on(stack, source, 3))[second.address.url] == 2
 
@@ -113,7 +117,8 @@ def test_a_host_at_its_bound_comes_after_one_with_room(second: SecondEngine) -> 
 def test_an_engine_that_dies_while_used_is_left_out_and_comes_back(
     second: SecondEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vf.sandbox.hosting.visit.WATCH", 600.0)  # a lost sandbox is reason enough
+    # A lost sandbox is reason enough.
+    monkeypatch.setattr("vf.sandbox.hosting.host_connection.PING_INTERVAL", 600.0)
 
     async def use(sandbox: DockerSandbox) -> str:
         """Use it until it is lost; return the error's text."""

@@ -1,4 +1,4 @@
-"""What a sandbox is made from in the end: what its task says, on top of the settings."""
+"""The images that an effective spec needs, and a check of such a spec."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vf.sandbox.spec import Build, SandboxSpec
 
 
 def check_spec(spec: SandboxSpec, base: Profile) -> None:
-    """Check that containers can be made from a spec, as far as it shows without an engine.
+    """Check that containers can be made from a spec, as far as possible without an engine.
 
     Args:
-        spec: As :func:`~vf.sandbox.spec.whole` returned it.
-        base: What holds where it says nothing.
+        spec: The effective spec: what :func:`~vf.sandbox.spec.whole` returned.
+        base: The default settings, which it may override.
 
     Raises:
-        ConfigError: They cannot; names the field.
+        ConfigError: If they cannot be made; names the field.
     """
     if spec.build is not None:
         check_build(spec.build)
@@ -39,10 +39,10 @@ def check_spec(spec: SandboxSpec, base: Profile) -> None:
 
 
 def images_of(spec: SandboxSpec) -> list[Build | str]:
-    """Return the images that a spec needs: the names of some, and what others are built from.
+    """Return the images that a spec needs, by name or by build.
 
     Raises:
-        ConfigError: Its Compose file says what is not done here.
+        ConfigError: If its Compose file requires what is not supported.
     """
     compose = _compose_of(spec)
     if compose is None:

@@ -1,4 +1,4 @@
-"""One engine's host, from the time when the engine answered until it stops to."""
+"""One engine's host while its engine responds."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.spec import SandboxSpec
 
-WATCH = 15.0  # seconds between two looks at an engine that answers
-TRIES = 2  # looks in a row without an answer, after which an engine is lost
+PING_INTERVAL = 15.0  # seconds between two pings of an engine that responds
+MAX_MISSED = 2  # pings in a row without an answer, after which an engine is lost
 SILENCE = 60.0  # seconds after which a lost engine's sandboxes are given up
-FIRST_REST = 1.0  # seconds until a lost engine is tried again; doubled after each try
-LONGEST_REST = 60.0  # seconds
+FIRST_DELAY = 1.0  # seconds until a lost engine is tried again; doubled after each try
+LONGEST_DELAY = 60.0  # seconds
 
 
 class Host(Protocol):
-    """What makes the sandboxes of one engine."""
+    """Makes the sandboxes of one engine."""
 
     @property
     def engine(self) -> Engine:
-        """Where."""
+        """The engine."""
         ...
 
     @property
     def most(self) -> int:
-        """How many sandboxes it may have at once."""
+        """The number of sandboxes that it may have at once."""
         ...
 
     def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
@@ -39,11 +39,11 @@ class Host(Protocol):
         ...
 
     async def prefetch(self, spec: SandboxSpec | None, count: int = 1) -> None:
-        """Build or pull the image of a spec, which will be asked for that many times."""
+        """Build or pull the image of a spec, for which ``count`` requests will follow."""
         ...
 
-    def give_up(self, why: str) -> None:
-        """Have whatever its sandboxes are doing fail, with this reason."""
+    def give_up(self, reason: str) -> None:
+        """Let all calls of its sandboxes fail, with this reason."""
         ...
 
 
@@ -51,18 +51,18 @@ H = TypeVar("H", bound=Host)
 
 
 @dataclass(eq=False)
-class Visit(Generic[H]):
-    """A host, from the time when its engine answered until it stops to.
+class HostConnection(Generic[H]):
+    """A host while its engine responds.
 
     Attributes:
         host: The host.
-        cores: How many its machine has.
-        users: Episodes that have one of its sandboxes, or wait for one.
-        lost: Set once it does not answer any more.
+        cores: The number of cores of its machine.
+        users: The number of episodes that have one of its sandboxes, or wait for one.
+        lost: Set once it has stopped responding.
         idle: Set while there are no users.
-        images: Names of images known to be there.
-        rest: Seconds that the host is avoided for after the next failure.
-        rests_until: The monotonic time until which it is avoided.
+        images: The tasks that bring images there, by name.
+        delay: Seconds that the host is avoided for after the next failure.
+        avoided_until: The monotonic time until which it is avoided.
     """
 
     host: H
@@ -71,18 +71,18 @@ class Visit(Generic[H]):
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     images: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    rest: float = FIRST_REST
-    rests_until: float = 0.0
+    delay: float = FIRST_DELAY
+    avoided_until: float = 0.0
 
     def __post_init__(self) -> None:
-        """Nobody uses it yet."""
+        """Start without users."""
         self.idle.set()
 
     @property
     def queue(self) -> tuple[bool, bool, float]:
-        """What orders hosts: first those that have not failed lately, with room, and less to do."""
-        rests = time.monotonic() < self.rests_until
-        return rests, self.users >= self.host.most, self.users / self.cores
+        """A sort key: first hosts that have not failed lately, with room, and with less to do."""
+        avoided = time.monotonic() < self.avoided_until
+        return avoided, self.users >= self.host.most, self.users / self.cores
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
@@ -97,27 +97,27 @@ class Visit(Generic[H]):
                 self.idle.set()
 
     def failed(self) -> None:
-        """Avoid it for some time, and have it looked at."""
-        self.rests_until = time.monotonic() + self.rest
-        self.rest = min(2 * self.rest, LONGEST_REST)
+        """Avoid it for some time, and let its engine be pinged."""
+        self.avoided_until = time.monotonic() + self.delay
+        self.delay = min(2 * self.delay, LONGEST_DELAY)
         self.host.engine.suspect.set()
 
     async def watch(self) -> None:
-        """Return once the engine does not answer."""
+        """Return once the engine does not respond."""
         engine, missed = self.host.engine, 0
-        while missed < TRIES:
+        while missed < MAX_MISSED:
             if not missed:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(WATCH):
+                    async with asyncio.timeout(PING_INTERVAL):
                         await engine.suspect.wait()
                 engine.suspect.clear()
             missed = 0 if await engine.answers() else missed + 1
 
     async def end(self) -> None:
-        """Return once nobody uses it.
+        """Return once it has no users.
 
-        What its sandboxes do may end well while the engine is only busy. If that stays silent, it
-        fails now: a call may have hours left.
+        Calls of its sandboxes may still succeed if the engine is only busy. If it stays silent,
+        they fail now: a call may have hours left.
         """
         while self.users:
             with contextlib.suppress(TimeoutError):
