@@ -1,4 +1,4 @@
-"""Images that tasks bring: built from folders or pulled, once however many ask for them."""
+"""Images of tasks: built from folders or pulled, once for all requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ImageFailed(SandboxError):
     """An image cannot be built or pulled, or no container can be made from it.
 
     Attributes:
-        log: The file with all that the build has written; None where there was none.
+        log: The build's log file; None without a build.
     """
 
     def __init__(self, message: str, log: Path | None = None) -> None:
@@ -47,34 +47,33 @@ class ImageFailed(SandboxError):
         self.log = log
 
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # the engine writes what a step says on stderr in red
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # the engine prints a step's stderr in red
 
 
 @dataclass(slots=True)
-class _Wanted:
-    """One image that was asked for."""
+class _Request:
+    """A requested image."""
 
     work: asyncio.Task[str]
-    asking: int = 0  # how many wait for it
+    waiting: int = 0  # callers that wait for it
     failed_at: float = 0.0
 
 
 class Images:
     """Builds and pulls images on one engine.
 
-    Whoever asks for an image that another one asked for waits for the same work, also across
-    processes. What failed is remembered for five minutes. Work that is no longer waited for is
-    cancelled.
+    All callers that request the same image wait for the same work, also across processes. A failure
+    is remembered for five minutes. Work for which no caller waits any more is cancelled.
 
     Args:
-        engine: Where.
-        at_once: How many are built or pulled at a time.
-        pull: Whether an image of a registry that is not there is pulled, also one that a
-            Dockerfile starts from: ``"missing"``, or ``"never"``.
-        disk: Bytes that the images built or pulled here may have together, beside those that they
-            start from. Past it those that were not used for longest are removed.
-        folder: Where logs and records are kept; by default ``~/.cache/vf-rl/images``.
-        repository: What images are called, before the colon; by default ``vf-build``.
+        engine: The engine that builds and pulls them.
+        at_once: The number of builds and pulls at a time.
+        pull: Whether a missing image of a registry is pulled, also one that a Dockerfile starts
+            from: ``"missing"``, or ``"never"``.
+        disk: The bytes that the images built or pulled here may have together, beside those that
+            they start from. Beyond that the least recently used ones are removed.
+        folder: The folder for logs and records; by default ``~/.cache/vf-rl/images``.
+        repository: The images' repository, before the colon; by default ``vf-build``.
     """
 
     def __init__(
@@ -92,69 +91,69 @@ class Images:
         self._disk = disk
         self._folder = folder or FOLDER.expanduser()
         self._repository = repository or REPOSITORY
-        self._places = asyncio.Semaphore(at_once)
-        self._wanted: dict[Build | str, _Wanted] = {}
+        self._slots = asyncio.Semaphore(at_once)
+        self._requests: dict[Build | str, _Request] = {}
         self._opened: asyncio.Task[Ledger] | None = None
         self._stats = ImageStats()
 
     def stats(self) -> ImageStats:
-        """Return what has happened to the images that were asked for."""
-        works = [each.work for each in self._wanted.copy().values()]
+        """Return the counts of requested images."""
+        works = [request.work for request in self._requests.copy().values()]
         done = [work for work in works if work.done()]
         failed = sum(work.cancelled() or work.exception() is not None for work in done)
         return replace(self._stats, requested=len(works), ready=len(done) - failed, failed=failed)
 
-    async def image(self, wanted: Build | str) -> str:
-        """Return the name of an image that is there, built or pulled if need be.
+    async def image(self, source: Build | str) -> str:
+        """Build or pull an image unless it is there, and return its name.
 
         Args:
-            wanted: What it is built from, or its name.
+            source: The build, or the image's name.
 
         Raises:
-            ConfigError: There is no such folder, Dockerfile or stage; names the field.
-            ImageFailed: It cannot be built or pulled; names the log.
-            SandboxError: The engine does not answer.
+            ConfigError: If there is no such folder, Dockerfile or stage; names the field.
+            ImageFailed: If it cannot be built or pulled; names the log.
+            SandboxError: If the engine does not respond.
         """
-        entry = self._wanted.get(wanted)
-        if entry is None or _is_over(entry):
-            work = asyncio.create_task(self._make(wanted))
-            entry = self._wanted[wanted] = _Wanted(work)
-        entry.asking += 1
+        request = self._requests.get(source)
+        if request is None or _may_retry(request):
+            work = asyncio.create_task(self._make(source))
+            request = self._requests[source] = _Request(work)
+        request.waiting += 1
         try:
-            return await asyncio.shield(entry.work)
+            return await asyncio.shield(request.work)
         except asyncio.CancelledError:
-            if entry.work.cancelled():
+            if request.work.cancelled():
                 raise SandboxError("the engine's images were closed") from None
-            if entry.asking == 1:
-                self._wanted.pop(wanted, None)  # who asks now waits until this has ended
-                entry.work.cancel()
-                await asyncio.wait([entry.work])
+            if request.waiting == 1:
+                self._requests.pop(source, None)  # a new request waits until this has ended
+                request.work.cancel()
+                await asyncio.wait([request.work])
             raise
         except Exception:
-            entry.failed_at = entry.failed_at or time.monotonic()
+            request.failed_at = request.failed_at or time.monotonic()
             raise
         finally:
-            entry.asking -= 1
+            request.waiting -= 1
 
-    def forget(self, wanted: Build | str) -> None:
-        """Look again, when it is next asked for, whether it is there."""
-        entry = self._wanted.get(wanted)
-        if entry is not None and entry.work.done():
-            del self._wanted[wanted]
+    def forget(self, source: Build | str) -> None:
+        """Check again, at the next request, whether an image is there."""
+        request = self._requests.get(source)
+        if request is not None and request.work.done():
+            del self._requests[source]
 
     async def close(self) -> None:
-        """Cancel what is under way."""
-        works = [each.work for each in self._wanted.values()]
+        """Cancel builds and pulls in progress."""
+        works = [request.work for request in self._requests.values()]
         if self._opened is not None:
             works.append(self._opened)  # type: ignore[arg-type]
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
 
-    async def _make(self, wanted: Build | str) -> str:
-        if isinstance(wanted, str):
-            return await self._pulled(wanted)
-        return await self._built(wanted)
+    async def _make(self, source: Build | str) -> str:
+        if isinstance(source, str):
+            return await self._pulled(source)
+        return await self._built(source)
 
     async def _ledger(self) -> Ledger:
         if self._opened is None:
@@ -169,7 +168,7 @@ class Images:
                     f'the image {name!r} is not on the engine\'s machine, and pull = "never"; run '
                     f"`docker pull {name}` first"
                 )
-            async with self._place(name), ledger.making(name):
+            async with self._slot(name), ledger.making(name):
                 if await self._id(name) is None:
                     await self._fetch(name)
                     ledger.made(name, None)
@@ -179,10 +178,10 @@ class Images:
         return name
 
     async def _fetch(self, name: str) -> None:
-        said: list[str] = []
+        last_status: list[str] = []
 
         def note(line: Line) -> None:
-            said[:] = [str(line.get("status") or line.get("error") or "")]
+            last_status[:] = [str(line.get("status") or line.get("error") or "")]
 
         log.info("pulling the image %s", name)
         try:
@@ -194,7 +193,7 @@ class Images:
         except TimeoutError:
             raise ImageFailed(
                 f"the image {name!r} was not pulled within {PULL_TIMEOUT:g} s; the last word: "
-                f"{''.join(said)}"
+                f"{''.join(last_status)}"
             ) from None
 
     async def _built(self, build: Build) -> str:
@@ -210,7 +209,7 @@ class Images:
         digest = hashlib.sha256(f"{context.digest} {sorted(ids)}".encode()).hexdigest()
         image = f"{self._repository}:{digest[:24]}"
         if await self._id(image) is None:
-            async with self._place(build.folder.name), ledger.making(image):
+            async with self._slot(build.folder.name), ledger.making(image):
                 if await self._id(image) is None:  # no other process has built it meanwhile
                     await self._run(context, image, ledger.log_of(image))
                     ledger.made(image, dict(ids).get(context.base or ""))
@@ -230,16 +229,16 @@ class Images:
                 await self._send(build, image, archive, written)
             except (OSError, SandboxError) as error:
                 limit = f"it took longer than its {build.timeout:g} s"
-                why = limit if isinstance(error, TimeoutError) else str(error)
-                written.write(f"\n{why}\n".encode())
+                reason = limit if isinstance(error, TimeoutError) else str(error)
+                written.write(f"\n{reason}\n".encode())
                 written.flush()
-                raise ImageFailed(_complaint(build, why, path), path) from error
+                raise ImageFailed(_build_error(build, reason, path), path) from error
 
     async def _send(self, build: Build, image: str, archive: IO[bytes], written: IO[bytes]) -> None:
         def note(line: Line) -> None:
             with contextlib.suppress(ValueError):  # it is closed: the build was cancelled
-                said = _COLOURS.sub("", str(line.get("stream", "")))
-                written.write(said.encode("utf-8", "replace"))
+                output = _COLOURS.sub("", str(line.get("stream", "")))
+                written.write(output.encode("utf-8", "replace"))
                 written.flush()
 
         await long_call(
@@ -259,16 +258,16 @@ class Images:
         )
 
     @contextlib.asynccontextmanager
-    async def _place(self, what: str) -> AsyncIterator[None]:
-        """Wait for a place, and say meanwhile what is being done in it."""
-        async with self._places:
+    async def _slot(self, name: str) -> AsyncIterator[None]:
+        """Wait for a slot; meanwhile count the image as busy."""
+        async with self._slots:
             began = time.monotonic()
-            self._stats = replace(self._stats, busy=(*self._stats.busy, what))
+            self._stats = replace(self._stats, busy=(*self._stats.busy, name))
             try:
                 yield
             finally:
                 busy = list(self._stats.busy)
-                busy.remove(what)
+                busy.remove(name)
                 spent = self._stats.seconds + time.monotonic() - began
                 self._stats = replace(self._stats, busy=tuple(busy), seconds=spent)
 
@@ -278,10 +277,10 @@ class Images:
 
     async def _shrink(self, ledger: Ledger, keep: str) -> None:
         for name in await ledger.shrink(self._engine, self._disk, keep):
-            for wanted, entry in list(self._wanted.items()):
-                done = entry.work.done() and not entry.work.cancelled()
-                if done and entry.work.exception() is None and entry.work.result() == name:
-                    del self._wanted[wanted]
+            for source, request in list(self._requests.items()):
+                done = request.work.done() and not request.work.cancelled()
+                if done and request.work.exception() is None and request.work.result() == name:
+                    del self._requests[source]
 
     async def _id(self, image: str) -> str | None:
         """Return an image's id; None if it is not there."""
@@ -293,25 +292,26 @@ class Images:
             raise ImageFailed(f"{image!r} is not the name of an image: {error}") from error
 
 
-def _is_over(entry: _Wanted) -> bool:
-    """Whether the work has failed, long enough ago to be tried again."""
-    if not entry.work.done():
+def _may_retry(request: _Request) -> bool:
+    """Return whether the work has failed long enough ago to be tried again."""
+    if not request.work.done():
         return False
-    if entry.work.cancelled():
+    if request.work.cancelled():
         return True
-    if not isinstance(entry.work.exception(), ImageFailed):
-        return entry.work.exception() is not None
-    return entry.failed_at > 0 and time.monotonic() - entry.failed_at > RETRY_AFTER
+    if not isinstance(request.work.exception(), ImageFailed):
+        return request.work.exception() is not None
+    return request.failed_at > 0 and time.monotonic() - request.failed_at > RETRY_AFTER
 
 
-def _complaint(build: Build, why: str, path: Path) -> str:
+def _build_error(build: Build, reason: str, path: Path) -> str:
     lines = path.read_text("utf-8", "replace").strip().splitlines()[-LAST_LINES:]
     hint = ""
-    if "BuildKit" in why or "unknown flag: mount" in why or "<<" in why:
+    if "BuildKit" in reason or "unknown flag: mount" in reason or "<<" in reason:
         hint = (
             "\nImages are built by the engine's classic builder, which has none of BuildKit's own."
         )
     text = "\n".join(f"  {line}" for line in lines)
     return (
-        f"the image of {build.folder} cannot be built: {why}{hint}\n{text}\nThe whole log: {path}"
+        f"the image of {build.folder} cannot be built: {reason}{hint}\n{text}\n"
+        f"The whole log: {path}"
     )

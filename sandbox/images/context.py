@@ -1,4 +1,4 @@
-"""What an image is built from: the files of a folder, and the images that its Dockerfile names."""
+"""The context of a build: the files of a folder, and the images that its Dockerfile names."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _FROM_FLAG = re.compile(r"\s--from=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an image is built from, as it was read.
+    """The context of a build.
 
     Attributes:
-        build: Where it was read.
-        digest: Of all of it but the images that it starts from: the same content has the same
-            digest, wherever it lies and whenever it was written.
-        images: The images that the Dockerfile names, as far as that can be seen before it is built.
+        build: The build.
+        digest: The digest of everything but the images that it starts from: the same content has
+            the same digest, in any folder and written at any time.
+        images: The images that the Dockerfile names, as far as known before the build.
         base: The one of them that the result starts from.
     """
 
@@ -44,8 +44,8 @@ def read_context(build: Build) -> Context:
     """Read a folder. Blocks for as long as reading all of its files takes.
 
     Raises:
-        ConfigError: The folder, its Dockerfile or the stage is not there; names the field.
-        OSError: A file cannot be read.
+        ConfigError: If there is no such folder, Dockerfile or stage; names the field.
+        OSError: If a file cannot be read.
     """
     text = _dockerfile(build)
     stages = _Stages(text, dict(build.args))
@@ -58,10 +58,10 @@ def read_context(build: Build) -> Context:
 
 
 def check_build(build: Build) -> None:
-    """Check that there is something to build.
+    """Check that a build's files exist.
 
     Raises:
-        ConfigError: The folder or its Dockerfile is not there; names the field.
+        ConfigError: If there is no such folder or Dockerfile; names the field.
     """
     _dockerfile(build)
 
@@ -70,7 +70,7 @@ def write_context(context: Context, file: IO[bytes]) -> None:
     """Write a folder's files as the archive that an engine builds from.
 
     Raises:
-        OSError: A file cannot be read, or the files are not those of the context any more.
+        OSError: If a file cannot be read, or the files are no longer those of the context.
     """
     with tarfile.open(fileobj=file, mode="w") as archive:
         digest = _digest(context.build, archive)
@@ -79,21 +79,21 @@ def write_context(context: Context, file: IO[bytes]) -> None:
 
 
 def _digest(build: Build, archive: tarfile.TarFile | None = None) -> str:
-    """Return the digest of all that the build depends on, and put the files into an archive."""
+    """Return the digest of the build's files and settings, and add the files to an archive."""
     whole = hashlib.sha256()
-    for said in (RECIPE, build.dockerfile, build.args, build.target):
-        whole.update(f"{said!r}\n".encode())
+    for setting in (RECIPE, build.dockerfile, build.args, build.target):
+        whole.update(f"{setting!r}\n".encode())
     for name in _names(build):
         path = build.folder / name
-        found = path.lstat()
+        status = path.lstat()
         info = tarfile.TarInfo(name)
-        info.mode = stat.S_IMODE(found.st_mode)
-        info.mtime = int(found.st_mtime)
-        if stat.S_ISLNK(found.st_mode):
+        info.mode = stat.S_IMODE(status.st_mode)
+        info.mtime = int(status.st_mtime)
+        if stat.S_ISLNK(status.st_mode):
             info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)
-        elif stat.S_ISDIR(found.st_mode):
+        elif stat.S_ISDIR(status.st_mode):
             info.type = tarfile.DIRTYPE
-        elif not stat.S_ISREG(found.st_mode):
+        elif not stat.S_ISREG(status.st_mode):
             continue  # a socket, say: no image can hold it
         entry = (name, info.type, info.mode, info.linkname)
         whole.update(f"{entry!r}\n".encode("utf-8", "surrogateescape"))
@@ -111,7 +111,7 @@ def _digest(build: Build, archive: tarfile.TarFile | None = None) -> str:
 
 
 def _names(build: Build) -> list[str]:
-    """Return the paths that belong to the context, those that .dockerignore names left out."""
+    """Return the paths of the context, without those that .dockerignore names."""
     from docker.utils import exclude_paths
 
     ignore = build.folder / ".dockerignore"
@@ -142,7 +142,7 @@ class _Stages:
     def __init__(self, text: str, args: Mapping[str, str]) -> None:
         self.names: list[str] = []
         self.images: dict[str, None] = {}
-        self._starts: list[str] = []  # what each stage starts from
+        self._starts: list[str] = []  # each stage's image or earlier stage
         self._by_name: dict[str, int] = {}
         values: dict[str, str] = {}
         for instruction, rest in _instructions(text):
@@ -206,7 +206,7 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Put in the values of variables; what is unknown stays."""
+    """Replace variables by their values; unknown ones stay."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]

@@ -1,8 +1,8 @@
-"""Which images of an engine this user's runs have built or pulled, and when each was last used.
+"""The images of an engine that this user's runs have built or pulled, and when each was last used.
 
-An engine does not know when an image was last used, nor who brought it. So each has a file here,
-whose time is that of the last use, and whose lock is held while the image is made: processes that
-want the same one wait for each other. Only images with a file are ever removed.
+An engine does not know when an image was last used, nor who made it. So each has a file here, whose
+time is that of the last use, and whose lock is held while the image is made: processes that need
+the same image wait for each other. Only images with a file are ever removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vf.sandbox.container.docker_engine import Engine, EngineRefused
 
 log = logging.getLogger("vf.sandbox")
 
-LOCK_PAUSE = 0.1  # seconds between two looks at a lock that another process holds
+LOCK_PAUSE = 0.1  # seconds between two attempts to get a lock that another process holds
 LOGS_KEPT = 30 * 24 * 3600.0  # seconds
 _RECORD, _LOG = ".json", ".log"
 
@@ -33,7 +33,7 @@ class Ledger:
     """The files of one engine's images.
 
     Args:
-        folder: Where they are; made if need be.
+        folder: The folder of the files; made if need be.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,49 +52,49 @@ class Ledger:
             os.close(descriptor)
 
     def log_of(self, image: str) -> Path:
-        """Return where the log of an image's build is."""
+        """Return the path of the log of an image's build."""
         return self._file(image).with_suffix(_LOG)
 
     def made(self, image: str, base: str | None) -> None:
-        """Write down that an image was made just now.
+        """Record that an image was made just now.
 
         Args:
-            image: Its name.
-            base: The id of the image that it starts from, whose bytes are not its own.
+            image: The image's name.
+            base: The id of the image that it starts from, whose bytes do not count.
         """
         self._make_folder()
         self._file(image).write_text(json.dumps({"base": base}), "utf-8")
 
     def used(self, image: str) -> None:
-        """Write down that an image is used now; nothing, for one that was not made here."""
+        """Record that an image is used now, if it was made here."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self._file(image))
 
-    async def shrink(self, engine: Engine, most: float, keep: str) -> list[str]:
-        """Remove images until the others have at most so many bytes; return those removed.
+    async def shrink(self, engine: Engine, max_bytes: float, keep: str) -> list[str]:
+        """Remove images until the others have at most ``max_bytes``; return those removed.
 
         The least recently used go first. One that a container uses stays.
 
         Args:
-            engine: Where they are.
-            most: Bytes, on top of the images that they start from.
-            keep: The name of one that stays in any case.
+            engine: The engine that has the images.
+            max_bytes: The limit on their size, on top of the images that they start from.
+            keep: The name of an image that is never removed.
 
         Raises:
-            SandboxError: The engine does not answer.
+            SandboxError: If the engine does not respond.
         """
         listed: list[dict[str, Any]] = await engine.call("images", all=True)
         sizes = {item["Id"]: int(item["Size"]) for item in listed}
         ids = {tag: item["Id"] for item in listed for tag in item.get("RepoTags") or ()}
-        there = []
+        records = []
         for file in self._folder.glob(f"*{_RECORD}"):
             image, used, base = unquote(file.stem), file.stat().st_mtime, _base(file)
             if base is not None and image in ids:
-                there.append((used, image, sizes[ids[image]] - sizes.get(base, 0)))
-        total = sum(size for _, _, size in there)
+                records.append((used, image, sizes[ids[image]] - sizes.get(base, 0)))
+        total = sum(size for _, _, size in records)
         removed = []
-        for _, image, size in sorted(there):
-            if total <= most:
+        for _, image, size in sorted(records):
+            if total <= max_bytes:
                 break
             if image != keep and await self._remove(engine, image):
                 total -= size
@@ -137,7 +137,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _base(file: Path) -> str | None:
-    """Return the id of the image that one starts from, "" without one; None if it was not made."""
+    """Return the id of a record's base image, "" without one; None if the image was not made."""
     try:
         return json.loads(file.read_text("utf-8"))["base"] or ""
     except (OSError, ValueError, KeyError):
@@ -148,7 +148,7 @@ async def ledger_of(engine: Engine, folder: Path) -> Ledger:
     """Return the ledger of an engine's images.
 
     Raises:
-        SandboxError: The engine does not answer.
+        SandboxError: If the engine does not respond.
     """
     name = (await engine.features()).id or engine.client.base_url
     return Ledger(folder / hashlib.sha256(name.encode()).hexdigest()[:12])

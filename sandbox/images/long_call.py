@@ -1,4 +1,4 @@
-"""A long request to the engine, whose answer comes line by line, and which can be cancelled."""
+"""A long request to the engine that returns lines and can be cancelled."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ async def long_call(
 ) -> None:
     """Call a method of the SDK's client that answers with a stream of JSON lines.
 
-    A thread of its own reads it, which does not keep the process alive. Cancelled or out of time,
-    the step that a build is in is killed, and with it the build.
+    A daemon thread reads the answer. When cancelled or out of time, the current step of a build is
+    killed, and with it the build.
 
     Args:
-        engine: Where.
-        method: ``build`` or ``pull``.
-        args: Its arguments.
-        on_line: Called with each line, in that thread.
-        timeout: Seconds.
-        kwargs: Its further arguments.
+        engine: The engine to call.
+        method: The method's name: ``build`` or ``pull``.
+        args: The method's positional arguments.
+        on_line: A function that gets each line, called in the reading thread.
+        timeout: Seconds until it is given up.
+        kwargs: The method's keyword arguments.
 
     Raises:
-        Refused: The engine answered with an error.
-        SandboxError: It did not answer.
-        TimeoutError: It took too long.
+        Refused: If the engine responded with an error.
+        SandboxError: If it did not respond.
+        TimeoutError: If it took too long.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BaseException | None] = loop.create_future()

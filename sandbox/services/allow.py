@@ -1,8 +1,8 @@
-"""Which hosts may be reached: the entries of an allow-list, and what a name really leads to.
+"""Allow-lists of hosts: their entries, and the check of the addresses that names resolve to.
 
-A name decides nothing by itself: whoever runs its zone can point it at this machine or its network.
-So an address is judged too, before it is connected to. One that is not public is allowed only where
-an entry of the list names the address, or a range that holds it.
+A name alone is not enough: the owner of its zone can point it at this machine or its network. So
+the address is checked too, before connecting. One that is not public is allowed only if an entry of
+the list names the address, or a range that contains it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Ip: TypeAlias = IPv4Address | IPv6Address
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NAT64 = IPv6Network("64:ff9b::/96")
-# What a cloud tells its machines, at an address that is public by its number.
+# A cloud's metadata service, at an address that looks public.
 _METADATA = frozenset({IPv4Address("168.63.129.16")})
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a connection is to lead: a name, in lower case, or an address; and a port."""
+    """The target of a connection: a name, in lower case, or an address; and a port."""
 
     host: str | Ip
     port: int
 
     def __str__(self) -> str:
-        """Return it as a URL has it."""
+        """Return it in the notation of URLs."""
         host = f"[{self.host}]" if isinstance(self.host, IPv6Address) else self.host
         return f"{host}:{self.port}"
 
@@ -72,28 +72,28 @@ class AllowList:
     """The hosts that may be reached.
 
     Args:
-        entries: Each a ``host``, ``*.host`` (every name below it), an address or a range of them,
-            all with an optional ``:port``; an IPv6 address with a port is in brackets. ``*`` is
-            every public host.
+        entries: The allowed hosts: ``host``, ``*.host`` (every name below it), an address or a
+            range of them, each with an optional ``:port``; an IPv6 address with a port is in
+            brackets. ``*`` is every public host.
 
     Raises:
-        ConfigError: An entry is none of these.
+        ConfigError: If an entry is none of these.
     """
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
         self.entries = tuple(entries)
         self._parsed = [_parse(entry) for entry in self.entries]
 
-    def asks(self, target: Target) -> bool:
-        """Return whether a target may be asked for; a name is looked up only then."""
+    def may_request(self, target: Target) -> bool:
+        """Return whether a target may be requested; only then is its name looked up."""
         if any(entry.names(target) for entry in self._parsed):
             return True
         return not isinstance(target.host, str) and self._lists(target.host, target.port)
 
     def permits(self, target: Target, address: Ip) -> bool:
-        """Return whether a target may be reached at an address, which is its own or its name's."""
+        """Return whether a target may be reached at an address that is its own or its name's."""
         if self._lists(address, target.port):
-            return self.asks(target)
+            return self.may_request(target)
         return any(entry.names(target) for entry in self._parsed) and is_public(address)
 
     def _lists(self, address: Ip, port: int) -> bool:
@@ -101,10 +101,10 @@ class AllowList:
 
 
 def parse_target(host: str, port: int) -> Target:
-    """Return a target from what a request says.
+    """Return the target of a request.
 
     Raises:
-        ValueError: It names no host, or no port.
+        ValueError: If it names no host, or no port.
     """
     if not 0 < port < 2**16:
         raise ValueError(f"{port} is no port")
@@ -126,12 +126,12 @@ def _is_global(address: Ip) -> bool:
 
 
 def _with_embedded(address: Ip) -> Iterator[Ip]:
-    """Yield an address, and those of IPv4 to which its packets would be taken."""
+    """Yield an address, and the IPv4 addresses to which its packets would be routed."""
     if isinstance(address, IPv4Address):
         yield address
         return
     if address.ipv4_mapped is not None:
-        yield address.ipv4_mapped  # the kernel speaks IPv4 to it: the outer form says nothing
+        yield address.ipv4_mapped  # the kernel uses IPv4: the outer address means nothing
         return
     if address in _NAT64:
         yield IPv4Address(int(address) & 0xFFFFFFFF)
@@ -170,7 +170,7 @@ def _parse(entry: str) -> _Entry:
 
 
 def _split(entry: str) -> tuple[str, int | None]:
-    """Take the port off."""
+    """Return an entry's host and port."""
     if entry.startswith("["):
         host, bracket, rest = entry[1:].partition("]")
         if not bracket or rest[:1] not in ("", ":"):
@@ -190,10 +190,10 @@ def _split(entry: str) -> tuple[str, int | None]:
 
 
 def _hostname(text: str) -> str:
-    """Return a name as it is looked up.
+    """Return a name in the form in which it is looked up.
 
     Raises:
-        ValueError: It is none.
+        ValueError: If it is not a host name.
     """
     try:
         name = text.removesuffix(".").encode("idna").decode().lower()

@@ -1,4 +1,4 @@
-"""Compose files: which containers an episode has, and how each is made."""
+"""Compose files: the containers of an episode and the settings of each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from vf.sandbox.services.units import parse_size
 from vf.sandbox.services.variables import interpolate, read_variables
 from vf.sandbox.spec import Build, Pairs, pairs
 
-# As the source of a mount: a folder of the container's own. Task folders name the host's folders
-# for their logs by variables, and this is what the variables are set to.
+# As the source of a mount: a separate folder of the container. Task folders name the host's folders
+# for their logs by variables, which are set to this.
 OWN_FOLDER = "/.vf-own-folder"
 DOCKERFILE = "Dockerfile"
 MOST_SERVICES = 16  # of an episode
@@ -63,7 +63,7 @@ WHY_NOT = {
 
 @dataclass(frozen=True, slots=True)
 class Compose:
-    """What a Compose file says.
+    """The content of a Compose file.
 
     Attributes:
         path: The file.
@@ -83,36 +83,36 @@ def read_compose(
 ) -> Compose:
     """Read a Compose file.
 
-    What it says is done, or refused with an error. These keys are accepted though they change
-    nothing here: ``version``, ``name``, ``expose`` and ``labels`` only describe; ``init`` is always
-    so; ``stop_signal`` and ``stop_grace_period`` are for containers that are stopped, while an
+    Every key is applied, or refused with an error. These are accepted without an effect:
+    ``version``, ``name``, ``expose`` and ``labels`` only describe; ``init`` is always on;
+    ``stop_signal`` and ``stop_grace_period`` are for containers that are stopped, while an
     episode's are destroyed; ``pull_policy`` is the source's setting.
 
     Args:
-        path: The file. A file ``.env`` beside it sets variables too, and from a ``Dockerfile``
-            beside it the main service is built where the file says nothing of that.
+        path: The file. A file ``.env`` beside it sets variables too, and a main service without
+            an image is built from a ``Dockerfile`` beside it.
         variables: Values of the variables in it; those of this process's environment are not used.
         main: The service that becomes the sandbox.
 
     Raises:
-        ConfigError: It cannot be read, or says what is not done here; names file, service and key,
-            and what to do.
+        ConfigError: If it cannot be read, or requires what is not supported; names file, service
+            and key, and what to do.
     """
     path = path.absolute()
-    known = dict(variables or {})
-    beside = path.parent / ".env"
-    if beside.is_file():
-        known = {**read_variables(beside, known), **known}
+    values = dict(variables or {})
+    env_file = path.parent / ".env"
+    if env_file.is_file():
+        values = {**read_variables(env_file, values), **values}
     from vf.sandbox.services.yaml_file import read_yaml  # needs the extra
 
     raw = read_yaml(path)
     if not isinstance(raw, dict) or not isinstance(raw.get("services"), dict):
         raise ConfigError(f"{path} has no services")
-    raw = interpolate(_without_extensions(raw), known, str(path))
-    if (path.parent / DOCKERFILE).is_file():  # what Compose files of tasks add services to
-        first = raw["services"].setdefault(main, {})
-        if isinstance(first, dict) and not first.get("image"):
-            first.setdefault("build", {})
+    raw = interpolate(_without_extensions(raw), values, str(path))
+    if (path.parent / DOCKERFILE).is_file():  # Compose files of tasks add services to it
+        main_keys = raw["services"].setdefault(main, {})
+        if isinstance(main_keys, dict) and not main_keys.get("image"):
+            main_keys.setdefault("build", {})
     try:
         keys = ComposeKeys.model_validate(raw)
     except ValidationError as error:
@@ -122,8 +122,8 @@ def read_compose(
         raise ConfigError(f"{path}: there is no service {main!r}, which is the sandbox.{hint}")
     if len(keys.services) > MOST_SERVICES:
         raise ConfigError(f"{path} has {len(keys.services)} services: {MOST_SERVICES} are the most")
-    read = _Reader(path, known, keys, main)
-    specs = {name: read.service(name) for name in keys.services}
+    reader = _Reader(path, values, keys, main)
+    specs = {name: reader.service(name) for name in keys.services}
     for spec in specs.values():
         if main in dict(spec.after):
             raise ConfigError(
@@ -136,7 +136,7 @@ def read_compose(
 
 
 class _Reader:
-    """Turns shapes into what they mean."""
+    """Makes specs of services from the keys of the file."""
 
     def __init__(
         self, path: Path, variables: Mapping[str, str], keys: ComposeKeys, main: str
@@ -187,8 +187,8 @@ class _Reader:
             capabilities=self._capabilities(name, keys),
         )
 
-    def _wrong(self, service: str, key: str, why: str) -> ConfigError:
-        return ConfigError(f"{self._path}: services.{service}.{key}: {why}")
+    def _wrong(self, service: str, key: str, reason: str) -> ConfigError:
+        return ConfigError(f"{self._path}: services.{service}.{key}: {reason}")
 
     def _build(self, keys: ServiceKeys) -> Build | None:
         if keys.build is None:
@@ -201,25 +201,25 @@ class _Reader:
         return Build(folder.resolve(), keys.build.dockerfile, args, keys.build.target)
 
     def _env(self, keys: ServiceKeys) -> Pairs:
-        found: dict[str, str] = {}
+        env: dict[str, str] = {}
         for item in keys.env_file:
             file = self._path.parent / item.path
             if item.required or file.is_file():
-                found |= read_variables(file, self._variables)
+                env |= read_variables(file, self._variables)
         for key, value in keys.environment.items():
             if value is not None:
-                found[key] = value
+                env[key] = value
             elif key in self._variables:
-                found[key] = self._variables[key]
-        return pairs(found)
+                env[key] = self._variables[key]
+        return pairs(env)
 
     def _health(self, name: str, keys: HealthKeys | None) -> Health | None:
         if keys is None or keys.disable or keys.test is None or keys.test == ["NONE"]:
             return None
         kind, *words = keys.test
         if kind not in ("CMD", "CMD-SHELL") or not words:
-            why = 'a list begins with "CMD" or "CMD-SHELL" and continues with the command'
-            raise self._wrong(name, "healthcheck.test", why)
+            reason = 'a list begins with "CMD" or "CMD-SHELL" and continues with the command'
+            raise self._wrong(name, "healthcheck.test", reason)
         test = tuple(words) if kind == "CMD" else " ".join(words)
         return Health(test, keys.interval, keys.timeout, keys.retries, keys.start_period)
 
@@ -232,17 +232,17 @@ class _Reader:
                 raise self._wrong(name, key, "a tmpfs has no source")
             if item.type == "volume" and item.source and item.source not in self._keys.volumes:
                 hint = did_you_mean(item.source, list(self._keys.volumes))
-                why = f"the file's volumes have no {item.source!r}.{hint}"
-                raise self._wrong(name, key, why)
+                reason = f"the file's volumes have no {item.source!r}.{hint}"
+                raise self._wrong(name, key, reason)
             if item.type == "bind" and item.source != OWN_FOLDER:
                 self._check_copy(name, key, item)
             yield item
 
     def _check_copy(self, name: str, key: str, item: MountKeys) -> None:
-        """Take what is read only and beside the file: it is copied."""
-        here = self._path.parent.resolve()
-        there = (here / (item.source or "~")).resolve()
-        if item.read_only and there.is_relative_to(here) and there.exists():
+        """Accept what is read-only and beside the file: it is copied."""
+        folder = self._path.parent.resolve()
+        source = (folder / (item.source or "~")).resolve()
+        if item.read_only and source.is_relative_to(folder) and source.exists():
             return
         raise self._wrong(
             name,
@@ -263,57 +263,57 @@ class _Reader:
         for option in filter(None, options.split(",")):
             key, _, value = option.partition("=")
             if key != "size":
-                why = f"the option {option!r} is not known: size=64m is"
-                raise self._wrong(name, "tmpfs", why)
+                reason = f"the option {option!r} is not known: size=64m is"
+                raise self._wrong(name, "tmpfs", reason)
             size = parse_size(value)
         return path, size
 
     def _capabilities(self, name: str, keys: ServiceKeys) -> tuple[str, ...]:
-        dropped = {each.upper().removeprefix("CAP_") for each in keys.cap_drop}
-        added = {each.upper().removeprefix("CAP_") for each in keys.cap_add}
+        dropped = {capability.upper().removeprefix("CAP_") for capability in keys.cap_drop}
+        added = {capability.upper().removeprefix("CAP_") for capability in keys.cap_add}
         if odd := sorted(added - set(CAPABILITIES)):
-            why = f"remove {odd[0]}: there are only {', '.join(CAPABILITIES)}"
-            raise self._wrong(name, "cap_add", why)
-        left = () if "ALL" in dropped else (each for each in CAPABILITIES if each not in dropped)
-        return tuple(sorted({*left, *added}))
+            reason = f"remove {odd[0]}: there are only {', '.join(CAPABILITIES)}"
+            raise self._wrong(name, "cap_add", reason)
+        kept = set() if "ALL" in dropped else set(CAPABILITIES) - dropped
+        return tuple(sorted(kept | added))
 
 
 def _without_extensions(raw: dict[Any, Any]) -> dict[Any, Any]:
-    """Leave out what the format reserves for others: keys that begin with ``x-``."""
+    """Return the file without the format's extensions: keys that begin with ``x-``."""
 
     def keep(items: Any) -> Any:
         if not isinstance(items, dict):
             return items
         return {key: item for key, item in items.items() if not str(key).startswith("x-")}
 
-    found = keep(raw)
-    found["services"] = {name: keep(item) for name, item in found["services"].items()}
-    return dict(found)
+    cleaned = keep(raw)
+    cleaned["services"] = {name: keep(item) for name, item in cleaned["services"].items()}
+    return dict(cleaned)
 
 
 def _problems(error: ValidationError) -> Iterator[str]:
-    """Yield a line for each thing that is wrong."""
+    """Yield a line for each error."""
     for item in error.errors():
-        place = [str(part) for part in item["loc"] if part != "[key]"]
-        key = place[2] if place[:1] == ["services"] and len(place) > 2 else place[0]
-        said = item["msg"].removeprefix("Value error, ")
+        path = [str(part) for part in item["loc"] if part != "[key]"]
+        key = path[2] if path[:1] == ["services"] and len(path) > 2 else path[0]
+        message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            said = WHY_NOT.get(place[-1]) or WHY_NOT.get(key) or _unknown(place)
+            message = WHY_NOT.get(path[-1]) or WHY_NOT.get(key) or _unknown(path)
         elif item["type"] == "literal_error":
-            said = WHY_NOT.get(key, f"{said}, got {item['input']!r}")
-        yield f"{'.'.join(place)}: {said}"
+            message = WHY_NOT.get(key, f"{message}, got {item['input']!r}")
+        yield f"{'.'.join(path)}: {message}"
 
 
-def _unknown(place: list[str]) -> str:
-    names = list((ServiceKeys if place[0] == "services" else ComposeKeys).model_fields)
-    return f"this key is not done here: remove it.{did_you_mean(place[-1], names)}"
+def _unknown(path: list[str]) -> str:
+    names = list((ServiceKeys if path[0] == "services" else ComposeKeys).model_fields)
+    return f"this key is not done here: remove it.{did_you_mean(path[-1], names)}"
 
 
 def _check_names(path: Path, specs: Mapping[str, ServiceSpec]) -> None:
-    """Make sure that no two services have one name.
+    """Check that no two services have the same name.
 
     Raises:
-        ConfigError: Two have.
+        ConfigError: If two have.
     """
     owners: dict[str, str] = {}
     for service, spec in specs.items():
@@ -329,23 +329,23 @@ def _in_order(path: Path, specs: Mapping[str, ServiceSpec]) -> list[str]:
     """Return the services, each after those that it depends on.
 
     Raises:
-        ConfigError: They depend on one another in a circle, or on none that there is.
+        ConfigError: If they depend on one another in a circle, or on one that is not there.
     """
     order: list[str] = []
 
-    def visit(name: str, way: list[str]) -> None:
-        if name in way:
-            circle = " -> ".join([*way[way.index(name) :], name])
+    def add(name: str, ancestors: list[str]) -> None:
+        if name in ancestors:
+            circle = " -> ".join([*ancestors[ancestors.index(name) :], name])
             raise ConfigError(f"{path}: services.{name}.depends_on: a circle: {circle}")
         for other, _ in specs[name].after:
             if other not in specs:
                 hint = did_you_mean(other, list(specs))
-                why = f"there is no service {other!r}.{hint}"
-                raise ConfigError(f"{path}: services.{name}.depends_on: {why}")
-            visit(other, [*way, name])
+                reason = f"there is no service {other!r}.{hint}"
+                raise ConfigError(f"{path}: services.{name}.depends_on: {reason}")
+            add(other, [*ancestors, name])
         if name not in order:
             order.append(name)
 
     for name in specs:
-        visit(name, [])
+        add(name, [])
     return order

@@ -1,4 +1,4 @@
-"""How the containers of a Compose file's services are made, and what runs in them."""
+"""The settings of the containers of a Compose file's services, and the programs in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vf.sandbox.services.service_spec import Health, ServiceSpec
 
 SUPERVISOR_PIDS = 16  # of a service's container, on top of what its file allows
 NANO = 1e9
-# What containers that have nothing to do are told to run.
+# Programs of containers that only wait.
 IDLE = {
     ("sleep", "infinity"),
     ("tail", "-f", "/dev/null"),
@@ -31,29 +31,35 @@ def mounts_of(
     """Return a service's file systems.
 
     Args:
-        spec: What the file says of it.
+        spec: The service's spec.
         volumes: The engine's names of the episode's volumes.
-        config: What its image says.
+        config: The configuration of its image.
     """
-    shared = [Mount(at, volumes[name], read_only=ro) for name, at, ro in spec.volumes]
-    own = [Mount(at) if size is None else Mount(at, size=size) for at, size in spec.tmpfs]
+    shared = [
+        Mount(target, volumes[name], read_only=read_only)
+        for name, target, read_only in spec.volumes
+    ]
+    own = [
+        Mount(target) if size is None else Mount(target, size=size) for target, size in spec.tmpfs
+    ]
     # The engine would give each of the image's volumes a place on its disk, without a limit.
-    covered = {each.target for each in [*shared, *own]}
-    own += [Mount(at) for at in config.get("Volumes") or {} if at not in covered]
+    covered = {mount.target for mount in [*shared, *own]}
+    own += [Mount(target) for target in config.get("Volumes") or {} if target not in covered]
     return (*shared, *own)
 
 
 def profile_of(spec: ServiceSpec, image: str, base: Profile, joined: Joined) -> Profile:
-    """Return how a service's container is made.
+    """Return the settings of a service's container.
 
     Args:
-        spec: What the file says of it. Its limits come before those of ``base``.
+        spec: The service's spec. Its limits come before those of ``base``.
         image: The name of its image.
-        base: User, working directory and variables that come before the file's, and the rest.
-        joined: What it shares with the others.
+        base: The user, working directory and variables that come before the spec's, and the other
+            defaults.
+        joined: The network and volumes that it shares with the others.
 
     Raises:
-        ConfigError: The numbers do not fit together.
+        ConfigError: If the numbers do not fit together.
     """
     limits, shm = base.limits, joined.shm or SHM
     try:
@@ -78,48 +84,48 @@ def profile_of(spec: ServiceSpec, image: str, base: Profile, joined: Joined) -> 
 
 
 def command_of(spec: ServiceSpec, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a side service runs: as the file says, or its image.
+    """Return the program of a side service: the file's, or its image's.
 
     Raises:
-        ConfigError: There is nothing.
+        ConfigError: If there is none.
     """
     entrypoint, command = spec.entrypoint, spec.command
     if entrypoint is None:
         entrypoint = tuple(config.get("Entrypoint") or ())
         if command is None:
             command = tuple(config.get("Cmd") or ())
-    if not (found := (*entrypoint, *(command or ()))):
+    if not (program := (*entrypoint, *(command or ()))):
         raise ConfigError(
             f"services.{spec.name}.command: there is none, and its image has none either"
         )
-    return found
+    return program
 
 
 def command_of_main(spec: ServiceSpec, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what the main service runs: only what the file says, and nothing to wait in.
+    """Return the program of the main service: only the file's, and none that only waits.
 
     The image's own program is not run, as in every sandbox.
     """
-    said = (spec.entrypoint or ()) + (spec.command or ())
-    return command_of(spec, config) if said and said not in IDLE else ()
+    program = (spec.entrypoint or ()) + (spec.command or ())
+    return command_of(spec, config) if program and program not in IDLE else ()
 
 
 def health_of(spec: ServiceSpec, config: Mapping[str, Any]) -> Health | None:
-    """Return how a service shows that it works: as the file says, or its image."""
+    """Return the health check of a service: the file's, or its image's."""
     if spec.health is not None or spec.healthless:
         return spec.health
-    found = config.get("Healthcheck") or {}
-    kind, *words = found.get("Test") or ["NONE"]
+    check = config.get("Healthcheck") or {}
+    kind, *words = check.get("Test") or ["NONE"]
     if kind not in ("CMD", "CMD-SHELL"):
         return None
 
     def seconds(key: str, default: float) -> float:
-        return (found.get(key) or 0) / NANO or default
+        return (check.get(key) or 0) / NANO or default
 
     return Health(
         tuple(words) if kind == "CMD" else " ".join(words),
         seconds("Interval", 30.0),
         seconds("Timeout", 30.0),
-        found.get("Retries") or 3,
+        check.get("Retries") or 3,
         seconds("StartPeriod", 0.0),
     )

@@ -1,8 +1,8 @@
 """The network and the volumes of one episode.
 
-An internal network still has its host in it: the bridge has an address there, by which a container
+An internal network still contains its host: the bridge has an address there, by which a container
 reaches every port that this machine listens on. So the bridge gets none. Nor is there a resolver
-that would ask others; see ``container/joined.py``.
+that would query others; see ``container/joined.py``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Network:
     volumes: dict[str, str]
 
     def addresses(self) -> Iterator[str]:
-        """Yield those that containers can have: not the first, a gateway's that is not there."""
+        """Yield the addresses for containers: without the first, that of a missing gateway."""
         return map(str, itertools.islice(self.subnet.hosts(), 1, None))
 
 
@@ -57,13 +57,13 @@ async def open_network(
     """Make a network with no way out, and volumes in memory; both are removed on the way out.
 
     Args:
-        engine: Where.
-        volumes: What the volumes are called in the episode.
-        lifetime: Seconds until whoever finds them may remove them.
+        engine: The engine that runs the episode.
+        volumes: The volumes' names in the episode.
+        lifetime: Seconds until the reaper may remove them.
 
     Raises:
-        ConfigError: The engine makes no such networks.
-        SandboxError: The engine failed.
+        ConfigError: If the engine cannot make such networks.
+        SandboxError: If the engine failed.
     """
     if not (await engine.features()).networks:
         raise ConfigError(
@@ -94,7 +94,7 @@ async def open_network(
         complete = True
         yield Network(name, subnet, named)
     finally:
-        gone = [await _remove(engine, *each) for each in _removals(name, named.values())]
+        gone = [await _remove(engine, *removal) for removal in _removals(name, named.values())]
         if complete and all(gone):
             forget(name)
 
@@ -127,7 +127,7 @@ def _any_subnet() -> IPv4Network:
 
 
 async def _remove(engine: Engine, method: str, name: str) -> bool:
-    """Remove one of them; return whether it is gone, for otherwise the reaper tries again."""
+    """Remove a network or volume; return whether it is gone. If not, the reaper tries again."""
     try:
         await engine.call(method, name)
     except SandboxError as error:
@@ -143,10 +143,10 @@ def _removals(network: str, volumes: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _remove_now(engine: Engine, network: str, volumes: list[str]) -> None:
-    """Remove them with the containers that hold them. Blocks."""
-    for item in engine.call_now("containers", all=True, filters={"network": network}):
+    """Remove a network and volumes with the containers that use them. Blocks."""
+    for container in engine.call_now("containers", all=True, filters={"network": network}):
         with contextlib.suppress(EngineRefused):
-            engine.call_now("remove_container", item["Id"], force=True, v=True)
+            engine.call_now("remove_container", container["Id"], force=True, v=True)
     for method, name in _removals(network, volumes):
         with contextlib.suppress(EngineRefused):
             engine.call_now(method, name)

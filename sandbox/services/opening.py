@@ -30,16 +30,16 @@ from vf.sandbox.services.service import Service
 from vf.sandbox.services.service_spec import ServiceSpec
 from vf.sandbox.spec import Build
 
-# What a side service may use where its file says nothing.
+# The limits of a side service without limits in the file.
 LIMITS = Limits(memory=768 * 2**20, cpus=1.0, pids=256)
 ROOT = "0:0"
 START_TIMEOUT = 300.0  # seconds until all services must work
-SAID = 500  # characters of each service's output, in an error
+ERROR_OUTPUT = 500  # characters of each service's output, in an error
 
 T = TypeVar("T")
 
 
-# Whoever has a sandbox has its contract alone, wherever it came from.
+# The contract of a sandbox has no services: they are kept here.
 _beside: WeakKeyDictionary[Sandbox, Services] = WeakKeyDictionary()
 
 
@@ -48,11 +48,11 @@ class Services:
     """The services of an episode that is open.
 
     Attributes:
-        compose: What the file says.
+        compose: The content of the Compose file.
         network: The episode's network, and its volumes.
-        addresses: Where each name leads in it: services, and their aliases.
-        images: The names of their images, likewise.
-        configs: What those say of themselves, likewise.
+        addresses: The address of each name in it: services, and their aliases.
+        images: The names of the services' images, by service.
+        configs: The configurations of those images, by service.
     """
 
     compose: Compose
@@ -67,40 +67,40 @@ class Services:
         """Return the services beside a sandbox that was made from a Compose file.
 
         Raises:
-            ConfigError: It was not.
+            ConfigError: If it was made without a Compose file.
         """
-        found = _beside.get(sandbox)
-        if found is None:
+        services = _beside.get(sandbox)
+        if services is None:
             raise ConfigError(
                 "the sandbox has no side services: it was made without a Compose file"
             )
-        return found
+        return services
 
     @property
     def own_mounts(self) -> list[str]:
-        """Where the sandbox has file systems in memory that no side service shares."""
+        """The paths of the sandbox's file systems in memory that no side service shares."""
         main = self.compose.main
         mounts = mounts_of(main, self.network.volumes, self.configs[main.name])
-        return [each.target for each in mounts if each.volume is None]
+        return [mount.target for mount in mounts if mount.volume is None]
 
     def main_profile(self, base: Profile) -> Profile:
-        """Return how the sandbox is made: the main service's container.
+        """Return the settings of the sandbox: the main service's container.
 
         Args:
-            base: User, working directory and variables of the task, which come before the
+            base: The user, working directory and variables of the task, which come before the
                 file's; and limits, before which the file's come.
 
         Raises:
-            ConfigError: The numbers do not fit together.
+            ConfigError: If the numbers do not fit together.
         """
         return self._profile(self.compose.main, base, ())
 
     async def start_main(self, sandbox: Sandbox) -> None:
-        """Do in the sandbox what the file says of the main service: files, a program, health.
+        """Copy the main service's files to the sandbox, start its program, and await its health.
 
         Raises:
-            SandboxError: The program has ended already, or is not healthy in time.
-            OSError: A file does not fit, say.
+            SandboxError: If the program has ended already, or is not healthy in time.
+            OSError: If a file does not fit, for instance.
         """
         spec = self.compose.main
         config = self.configs[spec.name]
@@ -114,7 +114,7 @@ class Services:
         """Return a service by its name.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: If there is no such service.
         """
         if name not in self._running:
             hint = did_you_mean(name, list(self._running))
@@ -144,7 +144,7 @@ class Services:
     async def _make(self, engine: Engine, spec: ServiceSpec, base: Profile) -> None:
         config = self.configs[spec.name]
         command, health = command_of(spec, config), health_of(spec, config)
-        # Files are its root's business, commands its user's.
+        # Files are root's, commands run as its user.
         profile = replace(self._profile(spec, base, spec.capabilities), user=ROOT)
         profile = await asyncio.to_thread(prepare, engine, profile)
         sandbox = await DockerSandbox.create(engine, profile)
@@ -173,7 +173,7 @@ class Services:
         return profile_of(spec, self.images[spec.name], base, joined)
 
     async def _close(self) -> None:
-        """Destroy the side services; the sandbox is its owner's."""
+        """Destroy the side services; the sandbox's owner closes that."""
         main = self._running.pop(self.compose.main.name, None)
         if main is not None:
             await main.leave()
@@ -192,11 +192,11 @@ async def open_services(
     runtime: str | None = None,
     timeout: float = START_TIMEOUT,
 ) -> AsyncIterator[Services]:
-    """Start the side services of a Compose file, in a network of their own with no way out.
+    """Start the side services of a Compose file, in a separate network without access to others.
 
     Args:
-        engine: Where.
-        path: The file; see :func:`~vf.sandbox.services.compose.read_compose`.
+        engine: The engine that runs them.
+        path: The Compose file; see :func:`~vf.sandbox.services.compose.read_compose`.
         image: Returns the name of an image on the engine, built or pulled if need be.
         variables: Values of the variables in the file.
         main: The service that is the sandbox itself; the caller makes it, from
@@ -210,14 +210,15 @@ async def open_services(
         out.
 
     Raises:
-        ConfigError: The file says what is not done here, or a service cannot be made so.
-        SandboxError: A service has failed before the episode has begun, or the engine has.
+        ConfigError: If the file requires what is not supported, or a service's container cannot be
+            made.
+        SandboxError: If a service has failed before the episode has begun, or the engine has.
     """
     compose = await asyncio.to_thread(read_compose, path, variables, main=main)
     specs = (compose.main, *compose.sides)
     names = [spec.name for spec in specs]
     images = await _all(image(spec.build or spec.image or "") for spec in specs)
-    configs = await _all(_config(engine, each) for each in images)
+    configs = await _all(_config(engine, name) for name in images)
     async with open_network(engine, compose.volumes, lifetime=lifetime) as network:
         services = Services(
             compose,
@@ -242,14 +243,16 @@ async def _in_time(services: Services, work: Awaitable[None], timeout: float) ->
     """Await the start of services.
 
     Raises:
-        SandboxError: It fails, or takes longer than ``timeout`` seconds.
+        SandboxError: If it fails, or takes longer than ``timeout`` seconds.
     """
     path = services.compose.path
     try:
         async with asyncio.timeout(timeout):
             await work
     except TimeoutError:
-        logs = "; ".join(f"{name}: {text[-SAID:]}" for name, text in services.logs().items())
+        logs = "; ".join(
+            f"{name}: {text[-ERROR_OUTPUT:]}" for name, text in services.logs().items()
+        )
         raise SandboxError(
             f"the services of {path} do not work after {timeout:g} s; they wrote: {logs}"
         ) from None
@@ -258,12 +261,12 @@ async def _in_time(services: Services, work: Awaitable[None], timeout: float) ->
 
 
 async def _config(engine: Engine, image: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await engine.call("inspect_image", image)).get("Config") or {}
-    return found
+    config: dict[str, Any] = (await engine.call("inspect_image", image)).get("Config") or {}
+    return config
 
 
 async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Do all at once; where one fails, the others are cancelled and waited for."""
+    """Await all at once; if one fails, cancel the others and wait for them."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

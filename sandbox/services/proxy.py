@@ -1,9 +1,9 @@
-"""The one way out of a sandbox: an HTTP proxy in this process, with a list of what it lets through.
+"""A sandbox's only network access: an HTTP proxy in this process, with an allow-list.
 
 A sandbox has no network. Its programs find the proxy in their environment, and reach it by
 :meth:`~vf.sandbox.contract.Sandbox.forward`. It takes requests for ``http:`` URLs, and ``CONNECT``
-for everything else that is TCP; what it then carries it neither reads nor changes. So the list is
-of connections, by host and port, not of what is said in them.
+for everything else that is TCP, whose data it neither reads nor changes. So the list restricts
+connections, by host and port, not their content.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ OTHERS = "(other hosts)"
 
 @dataclass(frozen=True, slots=True)
 class ProxyStats:
-    """What a proxy was asked for.
+    """Counts of a proxy's requests, by ``host:port``.
 
     Attributes:
-        reached: How often a connection was made, by ``host:port``.
-        refused: How often one was refused because the list does not have it, likewise.
-        failed: How often one was allowed and could not be made, likewise.
+        reached: Connections made.
+        refused: Connections refused because of the list.
+        failed: Connections that were allowed and could not be made.
     """
 
     reached: dict[str, int]
@@ -52,7 +52,7 @@ class ProxyStats:
 
 
 class _Refused(Exception):
-    """It may not be reached; the message says why."""
+    """The target may not be reached; the message says why."""
 
 
 class Proxy:
@@ -62,11 +62,11 @@ class Proxy:
         address: The socket's path: for :meth:`~vf.sandbox.contract.Sandbox.forward`.
 
     Args:
-        allow: What may be reached; see :class:`~vf.sandbox.services.allow.AllowList`.
+        allow: The hosts that may be reached; see :class:`~vf.sandbox.services.allow.AllowList`.
         idle: Seconds without a byte after which a connection ends.
 
     Raises:
-        ConfigError: An entry of ``allow`` is wrong.
+        ConfigError: If an entry of ``allow`` is invalid.
     """
 
     def __init__(self, allow: Iterable[str] = (), *, idle: float = IDLE) -> None:
@@ -75,15 +75,15 @@ class Proxy:
         self._folder = ""
         self._server: asyncio.AbstractServer | None = None
         self._tasks: dict[asyncio.Task[None], tuple[Target, Ip] | None] = {}
-        # Threads of its own: whoever owns a name can make its lookup last, and others wait for
-        # asyncio's, which are few.
+        # Separate threads: the owner of a name can make its lookup slow, and asyncio's few threads
+        # have other users.
         self._resolver = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="vf-resolver")
         self._reached, self._refused = Counter[str](), Counter[str]()
         self._failed = Counter[str]()
         self.address = ""
 
     async def __aenter__(self) -> Self:
-        """Listen."""
+        """Start to listen."""
         self._folder = tempfile.mkdtemp(prefix="vf-proxy-")
         self.address = os.path.join(self._folder, "socket")
         try:
@@ -94,7 +94,7 @@ class Proxy:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """End every connection, and listen no more."""
+        """End every connection, and stop listening."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -104,10 +104,10 @@ class Proxy:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def allow(self, entries: Iterable[str]) -> None:
-        """Let these be reached from now on, and nothing else; what may not be any more is cut.
+        """Replace the allow-list; connections that it does not permit are closed.
 
         Raises:
-            ConfigError: An entry is wrong; nothing is changed then.
+            ConfigError: If an entry is invalid; nothing is changed then.
         """
         self._list = AllowList(entries)
         for task, leads in self._tasks.items():
@@ -115,21 +115,21 @@ class Proxy:
                 task.cancel()
 
     def stats(self) -> ProxyStats:
-        """Return what it was asked for so far."""
+        """Return the counts of requests so far."""
         return ProxyStats(dict(self._reached), dict(self._refused), dict(self._failed))
 
     @staticmethod
     def environ(port: int, direct: Sequence[str] = ()) -> dict[str, str]:
-        """Return the variables by which programs find it.
+        """Return the environment variables by which programs find it.
 
         Args:
-            port: Where it is inside: what ``forward`` returned.
+            port: The port inside, which ``forward`` returned.
             direct: Hosts that are reached without it: side services.
         """
-        url, without = f"http://127.0.0.1:{port}", ",".join(["localhost", "127.0.0.1", *direct])
-        found = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), url)
-        found["NO_PROXY"] = without
-        return found | {name.lower(): value for name, value in found.items()}
+        url, excluded = f"http://127.0.0.1:{port}", ",".join(["localhost", "127.0.0.1", *direct])
+        variables = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), url)
+        variables["NO_PROXY"] = excluded
+        return variables | {name.lower(): value for name, value in variables.items()}
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -137,7 +137,7 @@ class Proxy:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request, to the end of its connection."""
+        """Serve one request, until its connection ends."""
         try:
             async with asyncio.timeout(HEAD_TIMEOUT):
                 request = await read_request(reader)
@@ -147,7 +147,7 @@ class Proxy:
         except BadRequest as error:
             await _answer(writer, error)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # it went away, or says nothing
+            pass  # the client is gone, or silent
         finally:
             writer.transport.abort()
 
@@ -163,10 +163,10 @@ class Proxy:
             raise BadRequest(str(error), "403 Forbidden") from None
         except (OSError, TimeoutError) as error:
             _count(self._failed, target)
-            why = str(error) or f"no answer within {CONNECT_TIMEOUT:g} s"
-            raise BadRequest(f"{target} cannot be reached: {why}", "502 Bad Gateway") from None
+            reason = str(error) or f"no answer within {CONNECT_TIMEOUT:g} s"
+            raise BadRequest(f"{target} cannot be reached: {reason}", "502 Bad Gateway") from None
         try:
-            # Nothing was awaited since the address was judged.
+            # Nothing was awaited since the address was checked.
             task = asyncio.current_task()
             assert task is not None
             self._tasks[task] = (target, address)
@@ -182,17 +182,17 @@ class Proxy:
     async def _connect(
         self, target: Target
     ) -> tuple[Ip, tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Connect to an address that was judged, by its number: no name is looked up twice.
+        """Connect to an address that was checked, by its number: no name is looked up twice.
 
         Raises:
-            _Refused: The list does not allow it.
-            OSError: It does not answer.
+            _Refused: If the list does not allow it.
+            OSError: If it does not respond.
         """
-        if not self._list.asks(target):
+        if not self._list.may_request(target):
             raise _Refused(f"{target} is not on this sandbox's list of allowed hosts")
-        found = await self._look_up(target)
+        addresses = await self._look_up(target)
         last: OSError | None = None
-        for address in found:
+        for address in addresses:
             if not self._list.permits(target, address):
                 continue
             try:
@@ -205,18 +205,21 @@ class Proxy:
             ends[1].transport.abort()
         if last is not None:
             raise last
-        where = ", ".join(map(str, found))
-        what = f"{target} leads to {where}, which" if isinstance(target.host, str) else str(target)
+        resolved = ", ".join(map(str, addresses))
+        subject = (
+            f"{target} leads to {resolved}, which" if isinstance(target.host, str) else str(target)
+        )
         raise _Refused(
-            f"{what} is not public: such an address has to be on the list of allowed hosts itself"
+            f"{subject} is not public: such an address has to be on the list of allowed hosts "
+            "itself"
         )
 
     async def _look_up(self, target: Target) -> list[Ip]:
         if not isinstance(target.host, str):
             return [target.host]
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._resolver, _addresses, target.host, target.port)
-        return [ip_address(each) for each in found]
+        texts = await loop.run_in_executor(self._resolver, _addresses, target.host, target.port)
+        return [ip_address(text) for text in texts]
 
     async def _relay(
         self,
@@ -225,11 +228,11 @@ class Proxy:
         *,
         once: bool,
     ) -> None:
-        """Carry bytes both ways until both have ended; ``once``: until the answer has.
+        """Copy bytes both ways until both have ended; ``once``: until the answer has.
 
         Raises:
-            TimeoutError: Nothing came any more.
-            OSError: One end broke.
+            TimeoutError: If nothing came any more.
+            OSError: If one end broke.
         """
         loop = asyncio.get_running_loop()
 
@@ -278,5 +281,5 @@ def _count(counter: Counter[str], target: Target) -> None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(item[4][0]).partition("%")[0] for item in found))
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(item[4][0]).partition("%")[0] for item in entries))

@@ -1,4 +1,4 @@
-"""The beginning of a request to a proxy, as RFC 9110 and RFC 9112 have it."""
+"""Parses the head of a request to a proxy, by RFC 9110 and RFC 9112."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from vf.sandbox.services.allow import Target, parse_target
 
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S+) HTTP/1\.([01])")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[^\0\r\n]*")
-# What concerns this connection alone (RFC 9110, 7.6.1), and the host, which the URL says.
+# Headers of this connection alone (RFC 9110, 7.6.1), and the host, which is in the URL.
 _HOP = {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"host"}
 _HOP |= {b"proxy-authenticate", b"upgrade"}
 
 
 class BadRequest(Exception):
-    """It cannot be carried out; the message says why."""
+    """A request cannot be served; the message says why."""
 
     def __init__(self, why: str, status: str = "400 Bad Request") -> None:
         super().__init__(why)
@@ -25,11 +25,11 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a proxy is asked for.
+    """A request to a proxy.
 
     Attributes:
-        target: Where to connect.
-        head: What to send there first; nothing for ``CONNECT``.
+        target: The target of the connection.
+        head: The bytes to send there first; empty for ``CONNECT``.
     """
 
     target: Target
@@ -40,8 +40,8 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
     """Read a request up to its body.
 
     Raises:
-        BadRequest: It is none for a proxy, or its head is longer than the reader's limit.
-        asyncio.IncompleteReadError: It ended in the middle.
+        BadRequest: If it is not a proxy request, or its head is longer than the reader's limit.
+        asyncio.IncompleteReadError: If it ended in the middle.
     """
     try:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -52,10 +52,10 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
 
 
 def parse_request(head: bytes) -> Request:
-    """Return what the head of a request asks for.
+    """Parse the head of a request.
 
     Raises:
-        BadRequest: It is none for a proxy.
+        BadRequest: If it is not a proxy request.
     """
     first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     parts = _LINE.fullmatch(first)
@@ -83,22 +83,22 @@ def parse_request(head: bytes) -> Request:
 
 
 def _named_by_connection(lines: list[bytes]) -> set[bytes]:
-    """Return the headers that the sender wants to stay on this connection."""
+    """Return the headers that the sender restricts to this connection."""
     named = set[bytes]()
     for line in lines:
         name, _, value = line.partition(b":")
         if name.lower() == b"connection":
-            named |= {each.strip().lower() for each in value.split(b",")}
+            named |= {header.strip().lower() for header in value.split(b",")}
     return named - {b"content-length", b"transfer-encoding"}  # without them it has another body
 
 
 def _target(authority: bytes, default: int | None) -> Target:
     text = authority.decode("latin-1")
-    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]{0,5}))?", text)
-    port = (found[2] if found else None) or default
-    if found is None or not found[1] or port is None:
+    match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]{0,5}))?", text)
+    port = (match[2] if match else None) or default
+    if match is None or not match[1] or port is None:
         raise BadRequest(f"{text[:80]!r} is no host with a port")
     try:
-        return parse_target(found[1], int(port))
+        return parse_target(match[1], int(port))
     except ValueError as error:
         raise BadRequest(str(error)) from None

@@ -1,6 +1,6 @@
-"""The part of the Compose file format that is understood; whatever else a file holds is refused.
+"""The supported part of the Compose file format; all other keys are refused.
 
-Shapes only: what a file means is in ``compose.py``. https://github.com/compose-spec/compose-spec
+Types only: their meaning is in ``compose.py``. https://github.com/compose-spec/compose-spec
 """
 
 from __future__ import annotations
@@ -42,27 +42,12 @@ def _by_name(value: Any) -> Any:
     return {name: {} for name in value} if isinstance(value, list) else value
 
 
-def _mount(value: Any) -> Any:
-    """Take ``source:target:options`` apart."""
-    if not isinstance(value, str):
-        return value
-    parts = value.split(":")
-    if len(parts) == 1:
-        return {"type": "volume", "target": value}
-    if len(parts) > 3:
-        raise ValueError(f"{value!r} is not source:target or source:target:ro")
-    options = set(parts[2].split(",")) if len(parts) == 3 else set()
-    if odd := options - {"ro", "rw", "z", "Z"}:
-        raise ValueError(f"the option {min(odd)!r} is not known: ro and rw are")
-    kind = "bind" if parts[0][:1] in (".", "/", "~") else "volume"
-    return {"type": kind, "source": parts[0], "target": parts[1], "read_only": "ro" in options}
-
-
 def _test(value: Any) -> Any:
     """Make a command of a health check's test."""
     return ["CMD-SHELL", value] if isinstance(value, str) else value
 
 
+OrNothing = BeforeValidator(lambda value: {} if value is None else value)  # an empty table
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
 Words: TypeAlias = Annotated[list[Text], BeforeValidator(_words)]
 Values: TypeAlias = Annotated[dict[str, Text | None], BeforeValidator(_pairs)]
@@ -74,13 +59,13 @@ Condition: TypeAlias = Literal[
 
 
 class ComposePart(BaseModel):
-    """Knows its keys."""
+    """A table that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class BuildKeys(ComposePart):
-    """How an image is built."""
+    """The build of an image."""
 
     context: str = "."
     dockerfile: str = "Dockerfile"
@@ -94,14 +79,14 @@ class BuildKeys(ComposePart):
 
 
 class DependencyKeys(ComposePart):
-    """What has to be before a service is started."""
+    """The condition for starting a service after another."""
 
     condition: Condition = "service_started"
     required: Literal[True] = True
 
 
 class HealthKeys(ComposePart):
-    """How a service shows that it works."""
+    """The health check of a service."""
 
     test: Annotated[list[str], BeforeValidator(_test)] | None = None
     interval: Duration = 30.0
@@ -130,7 +115,19 @@ class MountKeys(ComposePart):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        return _mount(value)
+        """Parse ``source:target:options``."""
+        if not isinstance(value, str):
+            return value
+        parts = value.split(":")
+        if len(parts) == 1:
+            return {"type": "volume", "target": value}
+        if len(parts) > 3:
+            raise ValueError(f"{value!r} is not source:target or source:target:ro")
+        options = set(parts[2].split(",")) if len(parts) == 3 else set()
+        if odd := options - {"ro", "rw", "z", "Z"}:
+            raise ValueError(f"the option {min(odd)!r} is not known: ro and rw are")
+        kind = "bind" if parts[0][:1] in (".", "/", "~") else "volume"
+        return {"type": kind, "source": parts[0], "target": parts[1], "read_only": "ro" in options}
 
 
 class NetworkKeys(ComposePart):
@@ -138,14 +135,9 @@ class NetworkKeys(ComposePart):
 
     aliases: list[str] = []
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_nothing(cls, value: Any) -> Any:
-        return {} if value is None else value
-
 
 class LimitKeys(ComposePart):
-    """What a service may use."""
+    """The limits of a service."""
 
     cpus: float | None = Field(default=None, gt=0)
     memory: Size | None = None
@@ -159,7 +151,7 @@ class ResourceKeys(ComposePart):
 
 
 class DeployKeys(ComposePart):
-    """How a service is deployed."""
+    """The deployment of a service."""
 
     resources: ResourceKeys = ResourceKeys()
     replicas: Literal[1] = 1
@@ -193,7 +185,9 @@ class ServiceKeys(ComposePart):
     expose: list[Text] = []
     tmpfs: Annotated[list[str], BeforeValidator(_texts)] = []
     volumes: list[MountKeys] = []
-    networks: Annotated[dict[Literal["default"], NetworkKeys], BeforeValidator(_by_name)] = {}
+    networks: Annotated[
+        dict[Literal["default"], Annotated[NetworkKeys, OrNothing]], BeforeValidator(_by_name)
+    ] = {}
     hostname: str | None = None
     container_name: str | None = None
     mem_limit: Size | None = None
@@ -220,22 +214,12 @@ class VolumeKeys(ComposePart):
 
     driver: Literal["local"] = "local"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_nothing(cls, value: Any) -> Any:
-        return {} if value is None else value
-
 
 class TopNetworkKeys(ComposePart):
     """The episode's network."""
 
     driver: Literal["bridge"] = "bridge"
     internal: bool = True
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_nothing(cls, value: Any) -> Any:
-        return {} if value is None else value
 
 
 class ComposeKeys(ComposePart):
@@ -244,5 +228,5 @@ class ComposeKeys(ComposePart):
     version: Text | None = None  # without a meaning since Compose 1.27
     name: str | None = None  # of the project: an episode has a name of its own
     services: dict[str, ServiceKeys]
-    volumes: dict[str, VolumeKeys] = {}
-    networks: dict[Literal["default"], TopNetworkKeys] = {}
+    volumes: dict[str, Annotated[VolumeKeys, OrNothing]] = {}
+    networks: dict[Literal["default"], Annotated[TopNetworkKeys, OrNothing]] = {}

@@ -21,29 +21,29 @@ from vf.sandbox.services.service_spec import Health, ServiceSpec
 log = logging.getLogger("vf.sandbox")
 
 LOG = 64 * 2**10  # bytes that are kept of a service's output: the last ones
-PACE = 4 * 2**20  # bytes of it a second: one that writes without end must not keep us busy
-SAID = 2000  # characters of it in an error
+PACE = 4 * 2**20  # bytes of it a second: endless output must not keep this process busy
+ERROR_OUTPUT = 2000  # characters of it in an error
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between tries of a health check
 
 
 class Service:
-    """A service that is running, or was.
+    """A service that is running, or has ended.
 
     A service that ends while the episode runs has ended through what ran in it, or was sent to it:
-    that is for whoever scores the episode, and no failure.
+    that does not count as a failure, and the episode is scored.
 
     Attributes:
-        spec: What the Compose file says of it.
+        spec: The service's spec from the Compose file.
         sandbox: Its container. Files of a side service are read and written as root.
-        user: Whom its commands run as.
-        ended: How its program ended; None while it runs, or where it has none.
+        user: The user that its commands run as.
+        ended: The result of its program; None while it runs, or if it has none.
 
     Args:
-        spec: What the Compose file says of it.
-        sandbox: Its container.
-        command: What it runs: nothing where it only waits.
-        health: How it shows that it works, if it does.
-        user: Whom commands run as; None for the sandbox's own user.
+        spec: The service's spec from the Compose file.
+        sandbox: The service's container.
+        command: The service's program: empty if it only waits.
+        health: The service's health check, if it has one.
+        user: The user that commands run as; None for the sandbox's own user.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Service:
         return await self.sandbox.exec(cmd, **{"user": self.user, **options})
 
     async def start(self) -> None:
-        """Put its files there, and start its program.
+        """Copy its files to the container, and start its program.
 
         Raises:
-            OSError: A file does not fit, say, or the container has ended.
-            SandboxError: The container is lost.
+            OSError: If a file does not fit, for instance, or the container has ended.
+            SandboxError: If the container is lost.
         """
         with tempfile.TemporaryDirectory(prefix="vf-") as empty:
             for folder in self.spec.folders:
@@ -86,13 +86,13 @@ class Service:
             self._task = asyncio.get_running_loop().create_task(self._follow(process))
 
     async def healthy(self) -> None:
-        """Wait until its health check succeeds; at once where it has none.
+        """Wait until its health check succeeds; return at once without one.
 
-        It is tried more often than the file says, so that nobody waits longer than need be, and
-        for as long as the file says.
+        It is tried more often than the file says, for a quick start, and for as long as the file
+        says.
 
         Raises:
-            SandboxError: It has not when its time is over, or its program has failed.
+            SandboxError: If it is still unhealthy when its time is over, or its program has failed.
         """
         health = self._health
         if health is None or (self.ended is not None and self.ended.ok):
@@ -107,8 +107,8 @@ class Service:
             if done.ok:
                 return
             if done.ended or time.monotonic() - began > patience:
-                said = (done.stdout + done.stderr)[-SAID:].strip()
-                raise self._error(f"is not healthy after {patience:.0f} s: {said}")
+                output = (done.stdout + done.stderr)[-ERROR_OUTPUT:].strip()
+                raise self._error(f"is not healthy after {patience:.0f} s: {output}")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE, health.interval)
 
@@ -116,7 +116,7 @@ class Service:
         """Wait until its program has ended well.
 
         Raises:
-            SandboxError: It has ended otherwise.
+            SandboxError: If it has ended otherwise.
         """
         if self._task is not None:
             await asyncio.shield(self._task)
@@ -124,16 +124,16 @@ class Service:
             raise self._error("has not completed")
 
     def check(self) -> None:
-        """Make sure that it runs, or has ended well.
+        """Check that it runs, or has ended well.
 
         Raises:
-            SandboxError: It has not.
+            SandboxError: If it has ended otherwise.
         """
         if self.ended is not None and not self.ended.ok:
             raise self._error("has ended")
 
     async def leave(self) -> None:
-        """Follow its program no more."""
+        """Stop following its program."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -146,19 +146,19 @@ class Service:
         except SandboxError as error:
             log.warning("the service %r could not be destroyed: %s", self.spec.name, error)
 
-    def _error(self, what: str) -> SandboxError:
+    def _error(self, problem: str) -> SandboxError:
         code = "" if self.ended is None else f" (exit code {self.ended.returncode})"
-        said = self.log[-SAID:].strip() or "nothing"
-        return SandboxError(f"the service {self.spec.name!r} {what}{code}; it wrote: {said}")
+        output = self.log[-ERROR_OUTPUT:].strip() or "nothing"
+        return SandboxError(f"the service {self.spec.name!r} {problem}{code}; it wrote: {output}")
 
     async def _copy(self, source: Path, target: str) -> None:
         if await asyncio.to_thread(source.is_dir):
             await self.sandbox.upload(source, target, leave_out=())
             return
         with tempfile.TemporaryDirectory(prefix="vf-") as folder:
-            place = PurePosixPath(target)
-            await asyncio.to_thread(shutil.copy, source, Path(folder, place.name))
-            await self.sandbox.upload(folder, str(place.parent), leave_out=())
+            path = PurePosixPath(target)
+            await asyncio.to_thread(shutil.copy, source, Path(folder, path.name))
+            await self.sandbox.upload(folder, str(path.parent), leave_out=())
 
     async def _follow(self, process: Process) -> None:
         """Keep the end of its output until it ends."""

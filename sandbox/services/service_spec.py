@@ -1,4 +1,4 @@
-"""How one service of a Compose file is made."""
+"""The spec of one service of a Compose file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from vf.sandbox.spec import Build, Pairs
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a service shows that it works.
+    """The health check of a service.
 
     Attributes:
-        test: A command that succeeds then, or a line for the shell.
+        test: A command, or a line for the shell, that succeeds if the service works.
         interval: Seconds between tries.
-        timeout: Seconds that one may take.
-        retries: How many may fail in a row.
+        timeout: Seconds that a try may take.
+        retries: Number of tries that may fail in a row.
         start_period: Seconds in which failures do not count.
     """
 
@@ -30,32 +30,32 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """One service. None is what the image says.
+    """One service. None leaves a setting to the image.
 
     Attributes:
-        name: The service's, by which others reach it.
+        name: The service's name, by which others reach it.
         image: The name of its image, unless it is built.
         build: What its image is built from.
         command: The image's ``CMD``.
         entrypoint: The image's ``ENTRYPOINT``.
         env: Variables on top of the image's.
-        workdir: Where it runs.
-        user: Whom it runs as.
+        workdir: The working directory.
+        user: The user that it runs as.
         after: Services that have to be started, healthy or completed before.
-        health: How it shows that it works; None as the image says.
-        healthless: Whether it shows nothing, whatever the image says.
+        health: The health check; None for the image's.
+        healthless: Whether it has no health check, not even the image's.
         volumes: Shared ones: name, path and whether it is read-only.
         tmpfs: Temporary file systems: path and bytes, None for the default.
         copies: Files and folders beside the Compose file, and where they are copied to.
         folders: Empty folders of its own.
         aliases: Further names, by which others reach it.
-        hostname: What it calls itself.
+        hostname: Its own host name.
         memory: Bytes.
         cpus: Cores.
         pids: Processes and threads at once.
         shm: Bytes in /dev/shm.
-        read_only: Whether its root is.
-        capabilities: What root has in a side service.
+        read_only: Whether its root is read-only.
+        capabilities: The capabilities of root in a side service.
     """
 
     name: str

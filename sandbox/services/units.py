@@ -1,4 +1,4 @@
-"""Sizes and durations as Compose files have them."""
+"""Sizes and durations in Compose files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parse_size(value: object) -> int:
     """Return bytes from ``512m``, ``1gb`` or a number of bytes.
 
     Raises:
-        ValueError: It is no size.
+        ValueError: If it is not a size.
     """
     parts = _SIZE.fullmatch(str(value).strip()) if isinstance(value, int | float | str) else None
     if parts is None or isinstance(value, bool):
@@ -27,7 +27,7 @@ def parse_duration(value: object) -> float:
     """Return seconds from ``1m30s``, ``500ms`` and the like.
 
     Raises:
-        ValueError: It is no duration.
+        ValueError: If it is not a duration.
     """
     if not isinstance(value, str) or not _DURATION.fullmatch(value.strip()):
         raise ValueError(f"{value!r} is no duration such as 500ms, 10s or 1m30s")

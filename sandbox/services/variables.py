@@ -24,33 +24,33 @@ class _Missing(Exception):
     """A variable has no value; the message says which."""
 
 
-def interpolate(value: Any, variables: Mapping[str, str], where: str) -> Any:
+def interpolate(value: Any, variables: Mapping[str, str], location: str) -> Any:
     """Return a value of a YAML file with the variables in its texts replaced; keys stay.
 
     Args:
-        value: What the file holds.
-        variables: What there is: no variable of this process's environment is.
-        where: The file, for errors.
+        value: A value from the file.
+        variables: The variables; none of this process's environment is used.
+        location: The file's name, for errors.
 
     Raises:
-        ConfigError: A variable has neither a value nor a default; says where it stands.
+        ConfigError: If a variable has neither a value nor a default; names its place.
     """
     if isinstance(value, dict):
         return {
             key: interpolate(
-                item, variables, f"{where}.{key}" if ": " in where else f"{where}: {key}"
+                item, variables, f"{location}.{key}" if ": " in location else f"{location}: {key}"
             )
             for key, item in value.items()
         }
     if isinstance(value, list):
         return [
-            interpolate(item, variables, f"{where}[{index}]") for index, item in enumerate(value)
+            interpolate(item, variables, f"{location}[{index}]") for index, item in enumerate(value)
         ]
     if isinstance(value, str) and "$" in value:
         try:
             return substitute(value, variables)
         except (_Missing, ValueError) as error:
-            raise ConfigError(f"{where}: {error}, in {value!r}") from None
+            raise ConfigError(f"{location}: {error}, in {value!r}") from None
     return value
 
 
@@ -58,7 +58,7 @@ def substitute(text: str, variables: Mapping[str, str]) -> str:
     """Replace ``$NAME``, ``${NAME}`` and its forms with ``-``, ``+`` and ``?``; ``$$`` is a dollar.
 
     Raises:
-        ValueError: It is not written so.
+        ValueError: If it is malformed.
     """
     done, rest = _until(text, variables, end=None)
     assert not rest
@@ -66,20 +66,20 @@ def substitute(text: str, variables: Mapping[str, str]) -> str:
 
 
 def read_variables(path: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what a file of ``NAME=value`` lines sets.
+    """Return the variables that a file of ``NAME=value`` lines sets.
 
     Args:
         path: The file.
-        variables: What its values can refer to, beside what the lines before have set.
+        variables: The variables that its values can refer to, beside those of the lines before.
 
     Raises:
-        ConfigError: It cannot be read, or a line is none; names it.
+        ConfigError: If it cannot be read, or a line is malformed; names it.
     """
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    found: dict[str, str] = {}
+    assignments: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -91,13 +91,13 @@ def read_variables(path: Path, variables: Mapping[str, str]) -> dict[str, str]:
             value = parts["plain"] or ""
             if parts["quoted"] is not None:
                 value = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), parts["quoted"])
-            value = interpolate(value, {**found, **variables}, f"{path}:{number}")
-        found[parts["name"]] = value
-    return found
+            value = interpolate(value, {**assignments, **variables}, f"{path}:{number}")
+        assignments[parts["name"]] = value
+    return assignments
 
 
 def _until(text: str, variables: Mapping[str, str], end: str | None) -> tuple[str, str]:
-    """Replace up to an unmatched ``end``; return what is done, and the rest behind the end."""
+    """Replace variables up to an unmatched ``end``; return that text, and the rest after it."""
     done: list[str] = []
     while text:
         if end is not None and text[0] == end:
@@ -132,15 +132,15 @@ def _braced(text: str, variables: Mapping[str, str]) -> tuple[str, str]:
     if operator is None:
         raise ValueError(f"${{{name[0]} is followed by neither }}, -, + nor ?")
     # What is not used may lack variables of its own.
-    given = variables.get(name[0])
-    there = bool(given) if operator[0].startswith(":") else given is not None
-    used = there if operator[0].endswith("+") else not there
+    value = variables.get(name[0])
+    present = bool(value) if operator[0].startswith(":") else value is not None
+    used = present if operator[0].endswith("+") else not present
     other, rest = _until(text[operator.end() :], variables if used else _Any(), "}")
     if operator[0].endswith("+"):
-        return (other if there else ""), rest
-    if there:
-        assert given is not None
-        return given, rest
+        return (other if present else ""), rest
+    if present:
+        assert value is not None
+        return value, rest
     if operator[0].endswith("?"):
         raise _Missing(other or f"the variable {name[0]} is not set")
     return other, rest

@@ -1,4 +1,4 @@
-"""YAML as Compose files have it: version 1.2's idea of a boolean, and no key twice."""
+"""The YAML of Compose files: booleans as in version 1.2, and no duplicate keys."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LARGEST = 2**20  # bytes
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # no types
-    """Makes plain values only."""
+    """Loads plain values only."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """Refuse a key that is there twice: the last one would win silently."""
+        """Refuse a duplicate key: the last one would win silently."""
         seen = set[str]()
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
@@ -29,12 +29,12 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # no types
                     problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark
                 )
             seen.add(key.value)
-        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    """Return what a plain scalar can be; YAML 1.1 makes ``no`` a boolean and ``1:30`` 90."""
+    """Return the types of plain scalars; YAML 1.1 makes ``no`` a boolean and ``1:30`` 90."""
     tag = "tag:yaml.org,2002:"
     kept = [
         ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -43,21 +43,21 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
         ("null", r"~|null|Null|NULL|", "~nN"),
         ("merge", r"<<", "<"),
     ]
-    found: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
     for name, pattern, starts in kept:
         for start in [*starts, *([""] if name == "null" else [])]:
-            found.setdefault(start, []).append((tag + name, re.compile(f"(?:{pattern})$")))
-    return found
+            resolvers.setdefault(start, []).append((tag + name, re.compile(f"(?:{pattern})$")))
+    return resolvers
 
 
 _Loader.yaml_implicit_resolvers = _resolvers()
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what a YAML file holds.
+    """Return the content of a YAML file.
 
     Raises:
-        ConfigError: It cannot be read, or is not YAML; names the file and the place.
+        ConfigError: If it cannot be read, or is not YAML; names the file and the place.
     """
     try:
         with path.open("rb") as file:

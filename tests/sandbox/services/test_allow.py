@@ -17,7 +17,7 @@ def permits(entry: str, host: str, port: int = 443, address: str | None = None) 
     target = parse_target(host, port)
     at = address or (str(target.host) if not isinstance(target.host, str) else PUBLIC)
     found = AllowList([entry])
-    return found.asks(target) and found.permits(target, ip_address(at))
+    return found.may_request(target) and found.permits(target, ip_address(at))
 
 
 @pytest.mark.parametrize(
