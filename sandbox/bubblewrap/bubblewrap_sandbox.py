@@ -1,7 +1,7 @@
 """A sandbox of namespaces: bubblewrap makes them, and the supervisor is PID 1 in them.
 
-Its stdin and stdout are pipes of this process. When this process closes them, or dies however it
-dies, the kernel ends PID 1, and with it all that is in the namespace.
+Its stdin and stdout are pipes of this process. When this process closes them, or dies for any
+reason, the kernel ends PID 1, and with it everything in the namespace.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from vf.sandbox.spec import Pairs, pairs
 
 WORKSPACE = "/workspace"
 SHM = 16 * 2**20
-# Of a process. Also how many descriptors may be under way in sockets: the kernel counts those for
-# whoever bubblewrap runs as, and anybody with a limit that the count has reached can pass none.
+# Of a process. Also limits the descriptors in transit in sockets: the kernel counts those per user
+# that bubblewrap runs as, and a process whose limit the count has reached can pass none.
 OPEN_FILES = 512
 PENDING_SIGNALS = 1024
 FEWEST_PIDS = 16
-BACKSTOP = 4  # times the memory of all processes: what the kernel gives one, should the watch fail
+BACKSTOP = 4  # times the memory of all processes: the kernel's limit for one, should the watch fail
 # For enter.py, in a user namespace that owns nothing of this machine's; it gives them up.
 CAPABILITIES = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP")
 _numbers, _turns = itertools.count(1), itertools.count()
@@ -51,16 +51,16 @@ _numbers, _turns = itertools.count(1), itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class NamespaceProfile:
-    """How a sandbox is profile.
+    """The settings of a sandbox.
 
     Attributes:
-        limits: What it may use.
+        limits: Its limits.
         workdir: The working directory.
         env: Environment variables of everything that runs inside; a mapping is turned into sorted
             pairs.
 
     Raises:
-        ValueError: The limits do not fit together, or the working directory is not below ``/``.
+        ValueError: If the limits do not fit together, or the working directory is not below ``/``.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -84,7 +84,7 @@ class NamespaceProfile:
             )
 
     def plan(self) -> dict[str, object]:
-        """Return what enter.py does."""
+        """Return the settings for enter.py."""
 
         def options(size: float, mode: str) -> str:
             return f"size={int(size)},nr_inodes={int(self.limits.files)},mode={mode}"
@@ -110,7 +110,7 @@ class NamespaceProfile:
             "MEMLOCK": 2**16,
             "NOFILE": OPEN_FILES,
             "NPROC": int(limits.pids),
-            "SIGPENDING": PENDING_SIGNALS,  # counts for whoever bubblewrap runs as, too
+            "SIGPENDING": PENDING_SIGNALS,  # also counts for the user that bubblewrap runs as
         }
         flags = ["--user", f"{ID}:{ID}", "--workdir", self.workdir, "--home", self.workdir]
         flags += ["--lifetime", str(limits.lifetime), "--memory", str(int(limits.memory))]
@@ -132,7 +132,7 @@ class NamespaceProfile:
 
 
 def _next_cores(count: int) -> list[int]:
-    """Return so many cores of those that this process may use; sandboxes take them by turns."""
+    """Return ``count`` of the cores that this process may use; sandboxes take turns."""
     cores = sorted(os.sched_getaffinity(0))
     first = next(_turns) * count
     return sorted({cores[(first + number) % len(cores)] for number in range(count)})
@@ -146,7 +146,7 @@ class BubblewrapSandbox(SessionSandbox):
     the supervisor's uid, but cannot signal PID 1, nor read it.
 
     Attributes:
-        name: What error messages call it.
+        name: Its name in error messages.
     """
 
     def __init__(self, name: str, session: Session, process: asyncio.subprocess.Process) -> None:
@@ -155,7 +155,7 @@ class BubblewrapSandbox(SessionSandbox):
 
     @property
     def pid(self) -> int:
-        """The process that bubblewrap is, on this machine."""
+        """The process id of bubblewrap on this machine."""
         return self._process.pid
 
     @classmethod
@@ -163,12 +163,12 @@ class BubblewrapSandbox(SessionSandbox):
         """Start one. It is ended again if this is cancelled or fails.
 
         Args:
-            profile: How it is made.
+            profile: The sandbox's settings.
             warm: Start the lasting interpreter and shell now, so that the first call need not wait.
 
         Raises:
-            ConfigError: None can be made on this machine; says how to change that.
-            SandboxError: It did not start.
+            ConfigError: If none can be made on this machine; says how to change that.
+            SandboxError: If it did not start.
         """
         profile, system = profile or NamespaceProfile(), await checked_system()
         name = f"bubblewrap-{os.getpid()}-{next(_numbers)}"
@@ -179,12 +179,12 @@ class BubblewrapSandbox(SessionSandbox):
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        said: list[bytes] = []
-        listening = asyncio.ensure_future(_listen(process.stderr, said))
+        stderr: list[bytes] = []
+        reading = asyncio.ensure_future(_read_stderr(process.stderr, stderr))
 
         async def cause() -> str:
-            await listening
-            return _describe(await process.wait(), said)
+            await reading
+            return _describe(await process.wait(), stderr)
 
         session = Session(process.stdout, process.stdin, name=name, cause=cause)
         sandbox = cls(name, session, process)
@@ -200,7 +200,7 @@ class BubblewrapSandbox(SessionSandbox):
     async def _outside(self) -> str | None:
         """Return what ended it if that was a signal to bubblewrap, which nothing inside can send.
 
-        What ends PID 1 itself is what ran inside: its memory, its time, its signals.
+        Otherwise what ran inside ended PID 1: by its memory, its time or its signals.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5.0):
@@ -209,7 +209,7 @@ class BubblewrapSandbox(SessionSandbox):
         return None
 
     async def _close(self) -> None:
-        """End it; at once where this is cancelled, as a loop that ends does to everything in it."""
+        """End it; kill it if this is cancelled, as when the event loop ends."""
         assert self._session is not None
         try:
             await self._session.close()
@@ -226,7 +226,7 @@ async def _spawn(profile: NamespaceProfile, system: System) -> asyncio.subproces
     for name, value in profile.variables().items():
         arguments += ["--setenv", name, value]
     arguments += ["--proc", "/proc", *hidden_files(), "--dev", "/dev"]
-    # It reads alike, but cannot be mapped: what is mapped of the other is shared, without a file.
+    # Reading it gives zeros, too, but it cannot be mapped: mapped zeros are shared without a file.
     arguments += ["--dev-bind", "/dev/full", "/dev/zero"]
     arguments += ["--dir", "/tmp", "--dir", profile.workdir]
     inside = [system.python, "-I", "-S", "-c", enter, json.dumps(profile.plan()), supervisor]
@@ -255,7 +255,7 @@ async def _spawn(profile: NamespaceProfile, system: System) -> asyncio.subproces
 
 @contextlib.contextmanager
 def _files() -> Iterator[tuple[list[str], list[int]]]:
-    """Have the small files of /etc as arguments of bubblewrap, and the descriptors they name."""
+    """Yield bubblewrap's arguments for the small files of /etc, and their descriptors."""
     arguments: list[str] = []
     descriptors: list[int] = []
     try:
@@ -271,13 +271,13 @@ def _files() -> Iterator[tuple[list[str], list[int]]]:
             os.close(file)
 
 
-async def _listen(reader: asyncio.StreamReader, said: list[bytes]) -> None:
-    """Keep the beginning of what bubblewrap and the supervisor say on stderr."""
+async def _read_stderr(reader: asyncio.StreamReader, chunks: list[bytes]) -> None:
+    """Keep the beginning of bubblewrap's and the supervisor's stderr."""
     while data := await reader.read(READ_AHEAD):
-        if sum(map(len, said)) < 4000:
-            said.append(data)
+        if sum(map(len, chunks)) < 4000:
+            chunks.append(data)
 
 
-def _describe(code: int, said: list[bytes]) -> str:
-    text = b"".join(said).decode("utf-8", "replace").strip()[-2000:]
+def _describe(code: int, chunks: list[bytes]) -> str:
+    text = b"".join(chunks).decode("utf-8", "replace").strip()[-2000:]
     return f"exit code {code}: {text}" if text else f"exit code {code}"

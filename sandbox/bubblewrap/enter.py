@@ -1,9 +1,9 @@
 """The script that is PID 1 of a bubblewrap sandbox: ``enter.py PLAN SUPERVISOR [flags]``.
 
-It makes the folders that can be written to, opens the kernel's diagnosis of sockets, gives up every
-right that this took, takes on the filter of system calls, and becomes the supervisor. Bubblewrap
-itself cannot bound the number of files in a folder. It comes as an argument, so that nothing inside
-can be in its place, and runs in Python 3.9.
+It mounts the writable folders, opens the kernel's diagnosis of sockets, drops the capabilities that
+this took, applies the filter of system calls, and becomes the supervisor. Bubblewrap itself cannot
+limit the number of files in a folder. The script is passed as an argument, so that nothing inside
+can replace it, and runs in Python 3.9.
 
 ``PLAN`` is JSON: ``folders`` are paths with mount options of tmpfs, ``cores`` are the processor's,
 ``filter`` is base64.
@@ -24,7 +24,7 @@ PR_CAPBSET_DROP, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 24, 22, 2
 AF_NETLINK, NETLINK_SOCK_DIAG = 16, 4
 CAP_SETPCAP, CAP_SYS_ADMIN = 8, 21
 CAPABILITY_VERSION = 0x20080522
-OOM_SCORE = "500"  # if the machine itself runs out, sandboxes go before what trains
+OOM_SCORE = "500"  # if the machine itself runs out, sandboxes go before the trainer
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -32,14 +32,14 @@ class _Program(ctypes.Structure):  # struct sock_fprog
     _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
 
-def require(code: int, what: str) -> None:
-    """End, and say why, unless a call of the C library went well."""
+def require(code: int, problem: str) -> None:
+    """Exit with a message if a call of the C library failed."""
     if code != 0:
-        sys.exit(f"supervisor: {what}: {os.strerror(ctypes.get_errno())}")
+        sys.exit(f"supervisor: {problem}: {os.strerror(ctypes.get_errno())}")
 
 
 def main() -> None:
-    """Make the folders, and have no right left."""
+    """Mount the folders, and drop all capabilities."""
     plan = json.loads(sys.argv.pop(1))
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write(OOM_SCORE)
@@ -60,8 +60,8 @@ def main() -> None:
     require(_libc.capset(header, (ctypes.c_uint32 * 6)()), "cannot give up its capabilities")
     code = base64.b64decode(plan["filter"])
     program = _Program(len(code) // 8, code)
-    held = _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)
-    require(held, "cannot take on the filter of system calls")
+    filtered = _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)
+    require(filtered, "cannot take on the filter of system calls")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Filters of system calls, as the kernel takes them.
+"""Compiled filters of system calls.
 
-The list is the one of containers (:mod:`vf.sandbox.seccomp`). An engine compiles it there; here
+The list is that of containers (:mod:`vf.sandbox.seccomp`). An engine compiles it there; here
 libseccomp does, the library that the engines use themselves, by its public C interface:
 https://man7.org/linux/man-pages/man3/seccomp_rule_add.3.html.
 """
@@ -19,9 +19,9 @@ from vf.sandbox.seccomp import EPERM, seccomp_profile
 LIBRARY = "libseccomp.so.2"
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # SCMP_ACT_*
 COMPARISONS = {"SCMP_CMP_EQ": 4, "SCMP_CMP_MASKED_EQ": 7}
-# What holds memory that no process has mapped: no sum over processes would see it. Memory that is
-# shared and has no file stays when it leaves every process (MADV_DONTNEED); a pipe holds the huge
-# page that a small part of it came from. And what would widen the choice of cores.
+# Calls that hold memory that no process has mapped: no sum over processes would count it. Shared
+# memory without a file stays when it leaves every process (MADV_DONTNEED); a pipe holds the huge
+# page that a small part of it came from. And the call that would add cores.
 UNCOUNTED = (
     "memfd_create",
     "shmget",
@@ -52,17 +52,17 @@ def supervisor_filter() -> bytes:
         Instructions of BPF, each ``struct sock_filter``: 8 bytes.
 
     Raises:
-        ConfigError: This machine lacks libseccomp.
+        ConfigError: If this machine lacks libseccomp.
     """
     return _compiled(json.loads(seccomp_profile()))
 
 
 @cache
 def program_filter() -> bytes:
-    """Return what holds for programs on top of :func:`supervisor_filter`, in the same form.
+    """Return the filter of programs on top of :func:`supervisor_filter`, in the same form.
 
     Raises:
-        ConfigError: This machine lacks libseccomp.
+        ConfigError: If this machine lacks libseccomp.
     """
     flags = {"index": 3, "op": "SCMP_CMP_MASKED_EQ", "value": SHARED_WITHOUT_FILE}
     shared = {**flags, "valueTwo": SHARED_WITHOUT_FILE}
@@ -71,13 +71,13 @@ def program_filter() -> bytes:
         {"names": ["mmap"], "action": "SCMP_ACT_ERRNO", "args": [shared]},
     ]
     for option in (SO_SNDBUF, SO_RCVBUF):
-        where = [
+        arguments = [
             {"index": 1, "op": "SCMP_CMP_EQ", "value": SOL_SOCKET},
             {"index": 2, "op": "SCMP_CMP_EQ", "value": option},
         ]
-        # As where the largest buffer is the usual one: the kernel then says nothing, either.
+        # Without an error, as when the kernel limits a buffer to the default size.
         ignored = {"action": "SCMP_ACT_ERRNO", "errnoRet": 0}
-        rules.append({"names": ["setsockopt"], **ignored, "args": where})
+        rules.append({"names": ["setsockopt"], **ignored, "args": arguments})
     return _compiled({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules})
 
 
@@ -103,8 +103,13 @@ def _add(library: ctypes.CDLL, context: ctypes.c_void_p, name: str, rule: dict[s
     if number < 0:
         return  # this machine's kernel, or the library, knows no such call
     arguments = [
-        _Comparison(each["index"], COMPARISONS[each["op"]], each["value"], each.get("valueTwo", 0))
-        for each in rule.get("args", [])
+        _Comparison(
+            comparison["index"],
+            COMPARISONS[comparison["op"]],
+            comparison["value"],
+            comparison.get("valueTwo", 0),
+        )
+        for comparison in rule.get("args", [])
     ]
     array = (_Comparison * len(arguments))(*arguments)
     action = _action(rule["action"], rule)

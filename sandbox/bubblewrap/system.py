@@ -1,4 +1,4 @@
-"""What of this machine a bubblewrap sandbox sees, and whether one can be made here."""
+"""The parts of this machine that a bubblewrap sandbox sees, and whether one can be made here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORBIDDEN = (
     "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
 )
 USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# What programs look for, of which none is a secret.
+# Files that programs look for, none of them secret.
 ETC = (
     "alternatives",
     "ld.so.cache",
@@ -54,7 +54,7 @@ HIDDEN = (
     "/proc/timer_list",
     "/proc/timer_stats",
 )
-ID = 1000  # whom code runs as inside: user and group
+ID = 1000  # the user and group that code runs as inside
 USER = "sandbox"
 FILES = {
     "/etc/passwd": f"root:x:0:0:root:/:/bin/sh\n{USER}:x:{ID}:{ID}::/workspace:/bin/sh\n",
@@ -71,7 +71,7 @@ OLDEST_KERNEL = (5, 14)  # counts a user's processes in each user namespace
 TRIAL_TIMEOUT = 60.0  # seconds
 _finding = threading.Lock()
 
-# What holds each limit here. What an engine's control group holds better is said.
+# What enforces each limit here. Where an engine's control group is better, the text says so.
 HELD_BY = {
     "memory": "a look at processes, temporary files and buffers of sockets, 20 times a second; the "
     "largest process is killed. Buffers of pipes are not counted",
@@ -87,12 +87,12 @@ HELD_BY = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What a sandbox is made with on this machine.
+    """The programs and files of this machine with which sandboxes are made.
 
     Attributes:
-        bwrap: Where bubblewrap is.
-        python: The interpreter, by its path inside.
-        mounts: Arguments of bubblewrap: what of this machine can be read inside.
+        bwrap: The path of bubblewrap.
+        python: The path of the interpreter inside.
+        mounts: Arguments of bubblewrap that mount parts of this machine, read-only.
     """
 
     bwrap: str
@@ -102,10 +102,10 @@ class System:
 
 @functools.cache
 def find_system() -> System:
-    """Return what sandboxes are made with. Tries each interpreter inside, which blocks.
+    """Return the programs and files for sandboxes. Tries each interpreter inside, which blocks.
 
     Raises:
-        ConfigError: None can be made here; says why, and how to change that.
+        ConfigError: If none can be made here; says why, and how to change that.
     """
     if not sys.platform.startswith("linux"):
         raise ConfigError(
@@ -121,19 +121,19 @@ def find_system() -> System:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise ConfigError(f'sandbox = "bubblewrap" needs the program bwrap: {INSTALL}')
-    said = ""
+    error = ""
     for python, folders in interpreters():
         system = System(bwrap, python, (*system_folders(), *folders))
-        said = trial(system)
-        if not said:
+        error = trial(system)
+        if not error:
             return system
-    if "ermission" in said or "not permitted" in said or "user namespace" in said:
-        raise ConfigError(f"{FORBIDDEN} ({said})")
-    raise ConfigError(f"no Python 3.9 or newer with its whole library runs in bubblewrap: {said}")
+    if "ermission" in error or "not permitted" in error or "user namespace" in error:
+        raise ConfigError(f"{FORBIDDEN} ({error})")
+    raise ConfigError(f"no Python 3.9 or newer with its whole library runs in bubblewrap: {error}")
 
 
 def interpreters() -> Iterator[tuple[str, list[str]]]:
-    """Yield interpreters, and the arguments that let them be read: this one's own, then others."""
+    """Yield interpreters and the arguments that mount them: this process's own, then others."""
     prefix = Path(sys.base_prefix)
     own = prefix / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     usr = prefix.is_relative_to("/usr")
@@ -144,7 +144,7 @@ def interpreters() -> Iterator[tuple[str, list[str]]]:
 
 
 def system_folders() -> list[str]:
-    """Return the arguments that show the system, and nothing that is somebody's."""
+    """Return the arguments that mount the system's files, and no user's."""
     arguments = ["--ro-bind", "/usr", "/usr"]
     for name in USR:
         path = f"/{name}"
@@ -160,14 +160,14 @@ def system_folders() -> list[str]:
 
 
 def hidden_files() -> list[str]:
-    """Return the arguments that hide what engines hide of the kernel's own state."""
+    """Return the arguments that hide the files of /proc that engines hide."""
     return [
         word for path in HIDDEN if os.path.exists(path) for word in ("--ro-bind", "/dev/null", path)
     ]
 
 
 def namespaces() -> list[str]:
-    """Return the arguments that part a sandbox from this machine."""
+    """Return the arguments that isolate a sandbox from this machine."""
     return [
         *("--unshare-all", "--unshare-user", "--uid", str(ID), "--gid", str(ID)),
         *("--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1"),
@@ -176,16 +176,16 @@ def namespaces() -> list[str]:
 
 
 def outer_uid() -> int | None:
-    """Return whom bubblewrap runs as where this is root; None is this user.
+    """Return the uid that bubblewrap runs as if this is root; None for this user.
 
-    That is nobody of the machine's, nor of another sandbox: the kernel counts processes, pipes and
-    more by it, and no file is its own.
+    No user of the machine and no other sandbox has it: the kernel counts processes, pipes and more
+    by it, and it owns no files.
     """
     return next_uids()[0] if os.geteuid() == 0 else None
 
 
 def trial(system: System) -> str:
-    """Run the interpreter in a sandbox; return what is wrong, or nothing."""
+    """Run the interpreter in a sandbox; return an error message, or nothing."""
     uid = outer_uid()
     command = [system.bwrap, *namespaces(), *system.mounts, "--proc", "/proc", "--dev", "/dev"]
     try:
@@ -210,10 +210,10 @@ def trial(system: System) -> str:
 
 
 async def checked_system() -> System:
-    """Return :func:`find_system`'s result without holding up the event loop.
+    """Return :func:`find_system`'s result without blocking the event loop.
 
     Raises:
-        ConfigError: As there.
+        ConfigError: If none can be made here; says how to change that.
     """
     return await asyncio.to_thread(_find_once)
 

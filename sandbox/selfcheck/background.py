@@ -8,19 +8,19 @@ import os
 from vf.sandbox.contract import Output, Process, Sandbox
 from vf.sandbox.selfcheck.check import check, expect, refusal, require
 
-SECONDS = f"987{os.getpid():07d}.5"  # by which our sleepers are found
+SECONDS = f"987{os.getpid():07d}.5"  # identifies our sleepers
 WHOLE = b"".join(b"%d\n" % number for number in range(1, 300_001))
 
 
 async def sleepers(sandbox: Sandbox) -> int:
-    """Return how many of its processes are alive."""
-    exactly = SECONDS.replace(".", "[.]")  # which the name of this very search is not
-    found = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cx '{exactly}'"
-    return int((await sandbox.exec(found)).stdout)
+    """Return the number of living sleepers."""
+    exactly = SECONDS.replace(".", "[.]")  # does not match the command line of this search
+    command = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cx '{exactly}'"
+    return int((await sandbox.exec(command)).stdout)
 
 
 async def line_of(process: Process) -> bytes:
-    """Return what comes next."""
+    """Return the next piece of output."""
     async for piece in process:
         return piece.data
     return b""

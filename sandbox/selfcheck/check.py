@@ -1,4 +1,4 @@
-"""What a check of the contract is, and how one says what it expected and what came."""
+"""Checks of the contract: their results and their assertions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Body = Callable[[Sandbox], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that the contract promises.
+    """A check of one promise of the contract.
 
     Attributes:
-        group: What it belongs to: "files", say.
-        name: What is promised, as a sentence.
-        body: Finds out; raises :class:`Broken` or :class:`Skipped`.
+        group: Its group, such as "files".
+        name: The promise, as a sentence.
+        body: A function that checks it; raises :class:`Broken` or :class:`Skipped`.
     """
 
     group: str
@@ -31,15 +31,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """How a check went.
+    """The result of a check.
 
     Attributes:
-        group: What it belongs to.
-        name: What was promised.
-        outcome: Whether it was kept; "skipped" where the backend cannot have it, by its nature.
-        expected: What should have come; the reason, where it was skipped.
-        came: What came instead.
-        seconds: How long it took.
+        group: Its group.
+        name: The promise.
+        outcome: Whether it was kept; "skipped" where it does not apply to the backend.
+        expected: The expected value; the reason, if it was skipped.
+        came: The actual value.
+        seconds: Its duration.
     """
 
     group: str
@@ -54,8 +54,8 @@ class Broken(Exception):
     """The sandbox did not do what the contract promises.
 
     Args:
-        expected: What should have come.
-        came: What came.
+        expected: The expected value.
+        came: The actual value.
     """
 
     def __init__(self, expected: str, came: str) -> None:
@@ -64,11 +64,11 @@ class Broken(Exception):
 
 
 class Skipped(Exception):
-    """The check says nothing about this backend; the message says why."""
+    """The check does not apply to this backend; the message says why."""
 
 
 def check(group: str, name: str) -> Callable[[Body], Check]:
-    """Make a check of a function."""
+    """Turn a function into a check."""
     return lambda body: Check(group, name, body)
 
 
@@ -78,7 +78,7 @@ def checks_of(module: Mapping[str, object]) -> list[Check]:
 
 
 def short(value: object) -> str:
-    """Show a value, the middle of a long one left out."""
+    """Return a value's text, without the middle of a long one."""
     if isinstance(value, (str, bytes)) and len(value) > LONGEST:
         half = LONGEST // 2
         unit = "bytes" if isinstance(value, bytes) else "characters"
@@ -87,21 +87,21 @@ def short(value: object) -> str:
     return text if len(text) <= 4 * LONGEST else f"{text[: 2 * LONGEST]} ... {text[-LONGEST:]}"
 
 
-def expect(what: str, expected: object, came: object) -> None:
-    """Hold a value against the one that should have come.
+def expect(name: str, expected: object, came: object) -> None:
+    """Check that a value is the expected one.
 
     Raises:
-        Broken: They differ.
+        Broken: If they differ.
     """
     if type(expected) is not type(came) or expected != came:
-        raise Broken(f"{what} = {short(expected)}", short(came))
+        raise Broken(f"{name} = {short(expected)}", short(came))
 
 
 def require(holds: object, expected: str, came: object) -> None:
-    """Insist on something that is not one value.
+    """Check that a condition holds.
 
     Raises:
-        Broken: It does not hold.
+        Broken: If it does not hold.
     """
     if not holds:
         raise Broken(expected, short(came))
@@ -109,10 +109,10 @@ def require(holds: object, expected: str, came: object) -> None:
 
 @contextlib.contextmanager
 def refusal(kind: type[Exception], of: str) -> Iterator[None]:
-    """Insist that the block raises an exception of a kind.
+    """Check that the block raises an exception of a kind.
 
     Raises:
-        Broken: It raises none, or another one.
+        Broken: If it raises none, or another one.
     """
     expected = f"{kind.__name__} for {of}"
     try:

@@ -120,27 +120,27 @@ async def _backend(options: argparse.Namespace) -> AsyncIterator[Open]:
 
         yield lambda: UnsafeLocalSandbox(unsafe_local=True)
     else:
-        yield _find(options.backend)
+        yield _import_backend(options.backend)
 
 
-def _find(place: str) -> Open:
-    module, _, name = place.partition(":")
+def _import_backend(path: str) -> Open:
+    module, _, name = path.partition(":")
     if not name:
         raise ConfigError(
-            f"there is no backend {place!r}: it is docker, bubblewrap, local, or module:callable, "
+            f"there is no backend {path!r}: it is docker, bubblewrap, local, or module:callable, "
             "such as my_module:MySandbox"
         )
     try:
-        found: Open = getattr(importlib.import_module(module), name)
+        backend: Open = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"the backend {place!r} cannot be imported: {error}") from error
-    return found
+        raise ConfigError(f"the backend {path!r} cannot be imported: {error}") from error
+    return backend
 
 
 def _tell(result: CheckResult) -> None:
-    why = f": {result.expected}" if result.outcome == "skipped" else ""
+    reason = f": {result.expected}" if result.outcome == "skipped" else ""
     mark = MARKS[result.outcome]
-    print(f"{mark:8} {result.group:10} {result.name}{why} ({result.seconds:.2f} s)", flush=True)
+    print(f"{mark:8} {result.group:10} {result.name}{reason} ({result.seconds:.2f} s)", flush=True)
 
 
 def report(results: list[CheckResult]) -> int:

@@ -1,4 +1,4 @@
-"""What code does to its sandbox is a result, and so is every call after it; never an error."""
+"""Code that harms its sandbox gets a result, and so does every call after it; never an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GIB = 2**30
 
 
 async def result_of(sandbox: Sandbox, code: str, timeout: float = 20.0) -> ExecResult:
-    """Run code that harms its own sandbox, and see that the calls after it are answered."""
+    """Run code that harms its own sandbox, and check that the calls after it are answered."""
     try:
         result = await sandbox.python(code, timeout=timeout)
         await sandbox.exec(["true"])

@@ -1,4 +1,4 @@
-"""Files: what is written comes back; what cannot be had is refused with the right error."""
+"""Files: what is written comes back; impossible reads and writes raise the right errors."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ async def permission(sandbox: Sandbox) -> None:
 @check("files", "a read takes exactly max_bytes, and not one byte more")
 async def limit(sandbox: Sandbox) -> None:
     await sandbox.write_file("ten.txt", b"0123456789")
-    found = await sandbox.read_file("ten.txt", max_bytes=10)
-    expect("a file of max_bytes", b"0123456789", found)
+    content = await sandbox.read_file("ten.txt", max_bytes=10)
+    expect("a file of max_bytes", b"0123456789", content)
     with refusal(ValueError, "a file of max_bytes + 1"):
         await sandbox.read_file("ten.txt", max_bytes=9)
 

@@ -1,4 +1,4 @@
-"""Folders: they go in and come out as they are, bounded, and nothing else comes with them."""
+"""Folders: uploads and downloads are complete and limited, and bring nothing else."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PROGRAM = "#!/bin/sh\necho ran\n"
 
 
 @contextlib.contextmanager
-def place() -> Iterator[Path]:
-    """Make a folder here for a while."""
+def temporary_folder() -> Iterator[Path]:
+    """Make a temporary folder on this machine."""
     with tempfile.TemporaryDirectory(prefix="vf-self-check-") as name:
         yield Path(name)
 
 
 def make_program(folder: Path) -> None:
-    """Put a program and a link to it there."""
+    """Write a program and a link to it to a folder."""
     program = folder / "bin" / "program.sh"
     program.parent.mkdir()
     program.write_text(PROGRAM)
@@ -37,7 +37,7 @@ def names(folder: Path) -> list[str]:
 
 @check("folders", "a folder is copied with modes and links, and not beyond max_bytes")
 async def inwards(sandbox: Sandbox) -> None:
-    with place() as here:
+    with temporary_folder() as here:
         make_program(here)
         with refusal(ValueError, "a folder of more than max_bytes"):
             await sandbox.upload(here, "copied", max_bytes=10)
@@ -57,12 +57,12 @@ async def inwards(sandbox: Sandbox) -> None:
 @check("folders", "what is there already and has another name stays")
 async def beside(sandbox: Sandbox) -> None:
     await sandbox.exec("mkdir -p beside/bin; echo kept > beside/bin/kept; echo old > beside/link")
-    with place() as here:
+    with temporary_folder() as here:
         make_program(here)
         (here / "left").mkdir()
         await sandbox.upload(here, "beside", leave_out=["left"])
-    found = await sandbox.exec("cat beside/bin/kept; ls beside; ./beside/link")
-    expect("what is there then", "kept\nbin\nlink\nran\n", found.stdout)
+    listing = await sandbox.exec("cat beside/bin/kept; ls beside; ./beside/link")
+    expect("what is there then", "kept\nbin\nlink\nran\n", listing.stdout)
 
 
 @check("folders", "a folder comes out with modes and links")
@@ -71,7 +71,7 @@ async def outwards(sandbox: Sandbox) -> None:
     await sandbox.write_file("out/bin/program.sh", PROGRAM)
     await sandbox.write_file("out/Grüße 世界", bytes(range(256)) * 4096)
     await sandbox.exec(["chmod", "755", "out/bin/program.sh"])
-    with place() as here:
+    with temporary_folder() as here:
         await sandbox.download("out", here / "to", leave_out=[".git"])
         expect(
             "the names that came",
@@ -91,16 +91,16 @@ async def hostile(sandbox: Sandbox) -> None:
         "mkdir -p odd/in; cd odd; mkfifo fifo; echo x > file; ln -s /etc/passwd absolute;"
         "ln -s ../.. up; ln -s . here; ln -s here/../.. round; ln -s ../file in/fine"
     )
-    with place() as here:
+    with temporary_folder() as here:
         await sandbox.download("odd", here / "to")
-        found = names(here / "to")
-    expect("the names that came", ["file", "here", "in", "in/fine"], found)
+        downloaded = names(here / "to")
+    expect("the names that came", ["file", "here", "in", "in/fine"], downloaded)
 
 
 @check("folders", "a link that is there already leads nothing elsewhere")
 async def followed(sandbox: Sandbox) -> None:
     await sandbox.exec("mkdir -p theirs/folder; echo theirs | tee theirs/file theirs/folder/file")
-    with place() as here:
+    with temporary_folder() as here:
         (here / "to").mkdir()
         (here / "mine").mkdir()
         (here / "mine/file").write_text("mine")
@@ -115,7 +115,7 @@ async def followed(sandbox: Sandbox) -> None:
 async def limit(sandbox: Sandbox) -> None:
     await sandbox.exec("mkdir -p large/many; head -c 100000 /dev/zero > large/file")
     await sandbox.exec("cd large/many; seq 500 | xargs touch")
-    with place() as here:
+    with temporary_folder() as here:
         with refusal(ValueError, "a folder of more than max_bytes"):
             await sandbox.download("large", here / "to", leave_out=["many"], max_bytes=99_999)
         with refusal(ValueError, "a folder of more names than fit into max_bytes"):
@@ -127,7 +127,7 @@ async def limit(sandbox: Sandbox) -> None:
 @check("folders", "what is missing, or is none, is refused with the right error")
 async def refused(sandbox: Sandbox) -> None:
     await sandbox.write_file("plain", "x")
-    with place() as here:
+    with temporary_folder() as here:
         with refusal(FileNotFoundError, "downloading what is missing"):
             await sandbox.download("no/such", here)
         with refusal(NotADirectoryError, "downloading a file"):

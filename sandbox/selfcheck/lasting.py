@@ -1,4 +1,4 @@
-"""The interpreter and the shell that live on between calls, calls at once, and the end."""
+"""The persistent interpreter and shell, concurrent calls, and the end."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ async def python_text(sandbox: Sandbox) -> None:
 
 @check("python", "it runs in the working directory, and reads no stdin")
 async def python_place(sandbox: Sandbox) -> None:
-    where = (await sandbox.exec(["pwd"])).stdout
-    expect("its directory", where, (await sandbox.python("import os; print(os.getcwd())")).stdout)
+    workdir = (await sandbox.exec(["pwd"])).stdout
+    expect("its directory", workdir, (await sandbox.python("import os; print(os.getcwd())")).stdout)
     result = await sandbox.python("input()", timeout=20)
     require("EOFError" in result.stderr, "EOFError from input()", result)
 
@@ -62,7 +62,7 @@ def expect_cut(result: ExecResult) -> None:
 
 
 def ended(result: ExecResult, code: int) -> None:
-    """Expect a result that tells of a lost state."""
+    """Expect a result that reports a lost state."""
     expect("the return code", code, result.returncode)
     require("lost" in result.stderr, "a word on stderr that the state was lost", result.stderr)
 
@@ -138,7 +138,7 @@ async def cancelled(sandbox: Sandbox) -> None:
     expect("stdout", "alive\n", (await sandbox.exec("echo alive")).stdout)
 
 
-# The last one: nothing can be asked of the sandbox after it.
+# The last one: the sandbox cannot be used after it.
 @check("close", "a second time does nothing, and then every call is SandboxError")
 async def close(sandbox: Sandbox) -> None:
     process = await sandbox.start("cat")

@@ -17,7 +17,7 @@ from vf.sandbox.selfcheck import (
     files,
     folders,
     lasting,
-    place,
+    process_context,
     programs,
     timeouts,
     tunnels,
@@ -27,7 +27,17 @@ from vf.sandbox.selfcheck.check import Broken, Check, CheckResult, Skipped, chec
 PATIENCE = 120.0  # seconds
 CHECKS = [
     check
-    for module in (files, folders, programs, background, place, timeouts, faults, lasting, tunnels)
+    for module in (
+        files,
+        folders,
+        programs,
+        background,
+        process_context,
+        timeouts,
+        faults,
+        lasting,
+        tunnels,
+    )
     for check in checks_of(vars(module))
 ]
 
@@ -45,14 +55,14 @@ async def check_sandbox(
     patience: float = PATIENCE,
     tell: Callable[[CheckResult], None] | None = None,
 ) -> list[CheckResult]:
-    """Hold a backend to the contract.
+    """Check a backend against the contract.
 
-    Every group has a sandbox of its own; so has every check after one that failed.
+    Each group has a sandbox of its own, and a failed check ends it: the next one gets another.
 
     Args:
         open_sandbox: Makes a sandbox, as an async context manager: a class that implements
             :class:`~vf.sandbox.contract.Sandbox` without arguments, ``pool.acquire``, ...
-        groups: Which groups to run; all by default.
+        groups: The groups to run; all by default.
         match: Run only checks whose name contains this.
         patience: Seconds after which a check that does not come to an end has failed.
         tell: Called with every result as it comes.
@@ -61,11 +71,11 @@ async def check_sandbox(
         A result for every check, in the order in which they ran.
 
     Raises:
-        ConfigError: There is no such group, or no sandbox can be had.
-        SandboxError: No sandbox could be had this time.
+        ConfigError: If there is no such group, or no sandbox can be made.
+        SandboxError: If no sandbox could be made this time.
     """
     results = []
-    for group in _known(groups):
+    for group in _check_groups(groups):
         waiting = [check for check in CHECKS if check.group == group and match in check.name]
         while waiting:
             async with open_sandbox() as sandbox:
@@ -79,12 +89,14 @@ async def check_sandbox(
     return results
 
 
-def _known(wanted: Iterable[str] | None) -> list[str]:
-    known = group_names()
-    chosen = known if wanted is None else list(dict.fromkeys(wanted))
+def _check_groups(names: Iterable[str] | None) -> list[str]:
+    existing = group_names()
+    chosen = existing if names is None else list(dict.fromkeys(names))
     for name in chosen:
-        if name not in known:
-            raise ConfigError(f"there is no group {name!r} of checks; there are {', '.join(known)}")
+        if name not in existing:
+            raise ConfigError(
+                f"there is no group {name!r} of checks; there are {', '.join(existing)}"
+            )
     return chosen
 
 

@@ -1,7 +1,7 @@
 """Timeouts: they come when they should, only then, and leave nothing running.
 
-What still runs is known by a file that it makes longer and longer, so that no view of the backend's
-processes is needed.
+A process that still runs keeps appending to a file, so that no view of the backend's processes is
+needed.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ def rest(s):
     while more := s.recv(2**20): data += more
     return data
 """
-# Prints what could be reached.
+# Prints the targets that could be reached.
 ATTEMPTS = """
 import json, os, socket, sys
-asked = json.load(sys.stdin)
+targets = json.load(sys.stdin)
 reached = []
 def attempt(where, family, kind, address, send=None):
     try:
@@ -38,13 +38,13 @@ def attempt(where, family, kind, address, send=None):
             if send: s.send(send)
         reached.append(where)
     except OSError: pass
-for host in asked["hosts"]:
+for host in targets["hosts"]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in asked["ports"]:
+    for port in targets["ports"]:
         attempt(f"{host} port {port}", family, socket.SOCK_STREAM, (host, port))
     if host not in ("127.0.0.1", "::1"):
         attempt(f"{host} by UDP", family, socket.SOCK_DGRAM, (host, 53), b"x")
-for path in asked["unix"]:
+for path in targets["unix"]:
     attempt(path, socket.AF_UNIX, socket.SOCK_STREAM, path.replace("@", chr(0)))
 try:
     socket.getaddrinfo("example.com", 80)
@@ -125,8 +125,8 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(*(digests[n] for n in range(3)))
 """
-    bodies = [bytes(range(n, 251)) * (SIZE // 251) for n in range(3)]
-    expected = [hashlib.sha256(body).hexdigest() for body in bodies]
+    payloads = [bytes(range(n, 251)) * (SIZE // 251) for n in range(3)]
+    expected = [hashlib.sha256(payload).hexdigest() for payload in payloads]
     async with serving(echo) as address:
         flow = asyncio.ensure_future(run(sandbox, await sandbox.forward(address), code))
         answered = 0
@@ -140,7 +140,7 @@ print(*(digests[n] for n in range(3)))
 
 @check("tunnel", "either side may end first, and be sent more")
 async def half_closed(sandbox: Sandbox) -> None:
-    said = asyncio.get_running_loop().create_future()
+    received = asyncio.get_running_loop().create_future()
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"%d" % len(await reader.read()))
@@ -148,7 +148,7 @@ async def half_closed(sandbox: Sandbox) -> None:
     async def first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"go")
         writer.write_eof()
-        said.set_result(await reader.read())
+        received.set_result(await reader.read())
 
     async with serving(count) as one, serving(first) as other:
         code = "s = connect(); s.sendall(bytes(10**6)); s.shutdown(1); print(rest(s))"
@@ -157,7 +157,7 @@ async def half_closed(sandbox: Sandbox) -> None:
         code = "s = connect(); print(rest(s)); s.sendall(b'more')"
         result = await run(sandbox, await sandbox.forward(other), code)
         expect("what came before the end", "b'go'\n", result.stdout)
-        expect("what came after the other's end", b"more", await asyncio.wait_for(said, 20))
+        expect("what came after the other's end", b"more", await asyncio.wait_for(received, 20))
 
 
 @check("tunnel", "an address where nobody listens is a broken connection")
@@ -177,28 +177,28 @@ async def nothing_else(sandbox: Sandbox) -> None:
     ours = os.readlink("/proc/self/ns/net")
     if (await sandbox.exec(["readlink", "/proc/self/ns/net"])).stdout.strip() == ours:
         raise Skipped("it shares this machine's network")
-    met: list[object] = []
+    connections: list[object] = []
 
-    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        met.append(writer.get_extra_info("peername"))
+    async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer.get_extra_info("peername"))
 
     hidden = f"vf-self-check-{secrets.token_hex(8)}"  # an abstract socket, which no file protects
     async with (
         serving(echo) as address,
-        serving(meet) as (_, port),
-        await asyncio.start_unix_server(_safely(meet), f"\0{hidden}"),
+        serving(record) as (_, port),
+        await asyncio.start_unix_server(_safely(record), f"\0{hidden}"),
     ):
         inner = await sandbox.forward(address)
-        asked = {
+        targets = {
             "hosts": ["127.0.0.1", "::1", *_addresses()],
             "ports": sorted({port, address[1], 22, 53, 80} - {inner}),
             "unix": [f"@{hidden}", *ENGINES],
         }
         probe = ["python3", "-c", ATTEMPTS]
-        result = await sandbox.exec(probe, input=json.dumps(asked), timeout=100)
+        result = await sandbox.exec(probe, input=json.dumps(targets), timeout=100)
     require(result.ok, "attempts that come to an end", result)
     expect("what else could be reached", [], json.loads(result.stdout))
-    expect("who reached this machine's other listeners", [], met)
+    expect("who reached this machine's other listeners", [], connections)
 
 
 ENGINES = ["/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock"]
@@ -206,10 +206,10 @@ ENGINES = ["/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containe
 
 def _addresses() -> list[str]:
     """Return addresses to which a network has a route: this machine's, metadata, nobody's."""
-    found = {"169.254.169.254", "172.17.0.1", "192.0.2.1", "2001:db8::1", "fd00:ec2::254"}
+    addresses = {"169.254.169.254", "172.17.0.1", "192.0.2.1", "2001:db8::1", "fd00:ec2::254"}
     with contextlib.suppress(OSError):
-        found |= {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
+        addresses |= {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing, and says by which address it would
-        found.add(probe.getsockname()[0])
-    return sorted(address for address in found if not address.startswith(("127.", "::1")))
+        addresses.add(probe.getsockname()[0])
+    return sorted(address for address in addresses if not address.startswith(("127.", "::1")))

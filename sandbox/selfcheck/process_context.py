@@ -1,4 +1,4 @@
-"""Where and as whom programs run: variables, directories, users."""
+"""The context of programs: variables, directories, users."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ async def missing(sandbox: Sandbox) -> None:
 
 @check("users", "by default it is one and the same user everywhere")
 async def default(sandbox: Sandbox) -> None:
-    who = (await sandbox.exec(["id", "-u"])).stdout.strip()
-    expect("the user of bash", who, (await sandbox.bash("id -u")).stdout.strip())
+    user = (await sandbox.exec(["id", "-u"])).stdout.strip()
+    expect("the user of bash", user, (await sandbox.bash("id -u")).stdout.strip())
     python = await sandbox.python("import os; os.getuid()")
-    expect("the user of python", who, python.stdout.strip())
+    expect("the user of python", user, python.stdout.strip())
     await sandbox.write_file("mine.txt", "x")
     owner = await sandbox.exec("stat -c %u mine.txt")
-    expect("the owner of a written file", who, owner.stdout.strip())
+    expect("the owner of a written file", user, owner.stdout.strip())
 
 
 @check("users", "that user may be named")
 async def same(sandbox: Sandbox) -> None:
-    who = (await sandbox.exec(["id", "-u"])).stdout.strip()
-    expect("the user", who, (await sandbox.exec(["id", "-u"], user=who)).stdout.strip())
+    user = (await sandbox.exec(["id", "-u"])).stdout.strip()
+    expect("the user", user, (await sandbox.exec(["id", "-u"], user=user)).stdout.strip())
 
 
 @check("users", "another one may be named, by name or number")
