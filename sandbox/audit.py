@@ -1,4 +1,4 @@
-"""What some sandboxes can do, too: stop all programs, copy whole trees, and list side services."""
+"""Optional abilities of sandboxes: stop all programs, copy whole trees, list side services."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Auditable(Protocol):
-    """What a sandbox can do, too, where its backend reads and writes files without its help.
+    """A sandbox whose backend reads and writes its files from outside.
 
-    Nothing that runs inside has a part in it, so nothing inside can get in the way. Owners, modes
-    and names of every kind are kept.
+    No program inside takes part, so that none can interfere. Owners, modes and names of every kind
+    are kept.
     """
 
     async def end_programs(self) -> None:
         """Kill every program with everything that it started, the persistent ones too.
 
         Raises:
-            OSError: The sandbox has ended.
-            SandboxError: It is lost.
+            OSError: If the sandbox has ended.
+            SandboxError: If the sandbox is lost.
         """
         ...
 
     async def read_tree(self, path: str, read: Callable[[Iterator[bytes]], T]) -> T:
-        """Read what is at a path as a tar archive, in another thread.
+        """Read a path as a tar archive, in another thread.
 
-        Mounted file systems, such as ``/tmp``, have no part in it. Names begin with the last one of
-        the path; those of ``/``, with what is in it.
+        Mounted file systems, such as ``/tmp``, are not part of it. Names begin with the path's last
+        one; those of ``/``, with its entries' names.
 
         Args:
-            path: An absolute path; backends may need it to be UTF-8, unlike what is below it.
-            read: Gets the archive's pieces, and returns what this returns. It must not await.
+            path: An absolute path; backends may need it to be UTF-8, unlike the names below it.
+            read: A function of the archive's pieces, whose result is returned. It must not await.
 
         Raises:
-            FileNotFoundError: There is nothing.
-            OSError: The sandbox has ended, or the backend cannot read it.
-            SandboxError: It is lost.
+            FileNotFoundError: If there is nothing at the path.
+            OSError: If the sandbox has ended, or the backend cannot read it.
+            SandboxError: If the sandbox is lost.
         """
         ...
 
     async def write_tree(self, archive: BinaryIO) -> None:
         """Unpack a tar archive at ``/``.
 
-        What an entry finds in its place is removed, whatever that is, unless both are folders.
+        Anything in an entry's place is removed, unless both are folders.
 
         Raises:
-            OSError: The sandbox has ended, or the backend cannot write it.
-            SandboxError: It is lost.
+            OSError: If the sandbox has ended, or the backend cannot write it.
+            SandboxError: If the sandbox is lost.
         """
         ...
 
     async def remove(self, paths: Collection[str]) -> None:
-        """Remove files and folders with all that is in them, as far as user 0 and its own user can.
+        """Remove files and folders with their content, as far as user 0 and its own user can.
 
-        Of a mounted file system, what is in it.
+        Of a mounted file system, its content.
 
         Raises:
-            OSError: The sandbox has ended.
-            SandboxError: It is lost.
+            OSError: If the sandbox has ended.
+            SandboxError: If the sandbox is lost.
         """
         ...
 
@@ -72,7 +72,7 @@ class Accompanied(Protocol):
     """A sandbox that may have side services.
 
     Attributes:
-        beside: Their containers, by the names in the Compose file.
+        beside: The services' containers, by the names in the Compose file.
     """
 
     beside: Mapping[str, Sandbox]

@@ -1,4 +1,4 @@
-"""What a supervisor is sent when it starts: its own code."""
+"""The code that is sent to a supervisor when it starts."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ MODULES = (
 
 @functools.cache
 def boot() -> bytes:
-    """Return what the supervisor's loader reads first: its code.
+    """Return the supervisor's code, in the form that its loader reads.
 
-    It is there as source and compiled: to compile takes 60 ms of a processor, more than all else
-    that a supervisor does before it answers, and most have the same kind of Python as this process.
+    It holds the source and the compiled code: compiling takes 60 ms of a processor, more than the
+    rest of a supervisor's start, and most have the same kind of Python as this process.
     """
     modules = [(name, *(_both(name, file) if file else (None, None))) for name, file in MODULES]
     data = marshal.dumps((kind_of_python(), modules), MARSHAL_VERSION)
@@ -47,7 +47,7 @@ def boot() -> bytes:
 
 
 def _both(name: str, file: str) -> tuple[str, bytes]:
-    """Return a module's source, and its code as marshal has it."""
+    """Return a module's source, and its code in marshal's format."""
     source = source_of(file)
     return source, marshal.dumps(compile(source, f"<{name}>", "exec", dont_inherit=True))
 

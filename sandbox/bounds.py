@@ -1,4 +1,4 @@
-"""What all sandboxes of one engine or machine keep to."""
+"""Limits on all sandboxes of one engine or machine together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DISK = 50 * 2**30  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What all containers and images of one engine keep to.
+    """The limits on all containers and images of one engine together.
 
     Attributes:
         pool: Containers kept ready, for all specs together.
@@ -35,17 +35,17 @@ class Bounds:
     image_disk: float = DISK
 
     def divided(self, share: Share, files: int) -> Bounds:
-        """Return the bounds of one of the processes that share them.
+        """Return the limits of one of the processes that share them.
 
-        At least one container and one image is made at a time in each. ``image_disk`` is not
-        divided: processes of one machine keep one account of their images.
+        Each makes at least one container and one image at a time. ``image_disk`` is not divided:
+        the processes of one machine count their images together.
 
         Args:
-            share: Which of them.
-            files: Containers that its open files allow.
+            share: The part of the limits for this process.
+            files: The number of containers that its open files allow.
 
         Raises:
-            ConfigError: There are fewer containers than processes.
+            ConfigError: If there are fewer containers than processes.
         """
         most = self.max_containers
         if most is not None and most < share.count:

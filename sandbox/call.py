@@ -1,4 +1,4 @@
-"""What a session knows of one request, and how it reads the answer."""
+"""The state of one request of a session, and the parsing of its answer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vf.sandbox.frames import OUTPUT_WINDOW, Frame, FrameError, encode
 from vf.sandbox.tunnel import Writer
 
 CHUNK = 256 * 1024
-LONGEST_PATH = 2**20  # bytes; no system takes as many
-NOT_RUN = 126  # what a shell says of a program that cannot be run
+LONGEST_PATH = 2**20  # bytes; no system accepts longer ones
+NOT_RUN = 126  # a shell's exit code for a program that cannot be run
 NOTE = re.compile(r"\n\[\.\.\. \d+ bytes are missing \.\.\.\]\n")  # in place of output
 WINDOW = 4 * CHUNK
 MAX_OUTPUT = 64 * 2**20
-GRACE = 15.0  # seconds that a supervisor has on top of a call's own time
-HELD_UP = 0.5  # seconds by which a timer is late where the event loop was held up
+GRACE = 15.0  # seconds that a supervisor has on top of a call's timeout
+HELD_UP = 0.5  # seconds by which a timer is late if the event loop was blocked
 STREAMS: dict[int, Literal["stdout", "stderr"]] = {1: "stdout", 2: "stderr"}
 
 
@@ -43,7 +43,7 @@ class Call:
 
 
 class OutputStream:
-    """What a program writes while it runs: passed on as it comes, the head and the tail kept."""
+    """A program's output while it runs: passed on as it comes, the head and the tail kept."""
 
     def __init__(self, pass_on: Callable[[Output], None], max_output: int) -> None:
         """Keep ``max_output`` bytes of each stream."""
@@ -58,13 +58,13 @@ class OutputStream:
         self._pass_on(output(stream, data))
 
     def to_acknowledge(self) -> int:
-        """Return how many bytes to acknowledge now; not for every few of them."""
+        """Return the number of bytes to acknowledge now; 0 for a few bytes only."""
         count = self._unacked if self._unacked >= OUTPUT_WINDOW // 2 else 0
         self._unacked -= count
         return count
 
     def finish(self, answer: Frame) -> Frame:
-        """Take what came with the answer; return it with all that is kept."""
+        """Take the output that came with the answer; return the answer with all that is kept."""
         header, parts = answer
         for stream, data in enumerate((parts[0] + parts[1], parts[2] + parts[3]), start=1):
             if data:
@@ -75,10 +75,10 @@ class OutputStream:
 async def send(
     writer: Writer, number: int, call: Call, header: dict[str, Any], data: bytes | None
 ) -> None:
-    """Send a request and its data, in pieces where it is much: what is not taken yet is held back.
+    """Send a request and its data; large data in pieces, no faster than the supervisor takes them.
 
     Raises:
-        FrameError: It is more than a frame takes; nothing was sent.
+        FrameError: If it is more than a frame can hold; nothing was sent.
     """
     head = {"op": call.op, "id": number, **header}
     if data is None or len(data) <= CHUNK or call.op in ("python", "bash", "hello"):
@@ -102,7 +102,7 @@ async def send(
 
 
 def with_output(header: dict[str, Any], *kept: tuple[bytes, bytes, int]) -> Frame:
-    """Return an answer with this output: head, tail and what is missing of each stream."""
+    """Return an answer with this output: head, tail and missing bytes of each stream."""
     parts = [data for head, tail, _ in kept for data in (head, tail)]
     return {**header, "missing": [missing for _, _, missing in kept]}, parts
 
@@ -111,7 +111,7 @@ def output(stream: int, data: bytes) -> Output:
     """Return a piece of output.
 
     Raises:
-        FrameError: It is none.
+        FrameError: If the stream is unknown, or the data empty.
     """
     if stream not in STREAMS or not data:
         raise FrameError(f"there is no output of {len(data)} bytes on {stream!r}")
@@ -137,7 +137,7 @@ def result(answer: Frame) -> ExecResult:
 
 
 def _text(head: bytes, tail: bytes, missing: int) -> str:
-    """Join the two ends; a character that the cut went through counts as missing."""
+    """Join the two ends; a character that was cut counts as missing."""
     if not missing:
         return (head + tail).decode("utf-8", "replace")
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -153,10 +153,10 @@ def _text(head: bytes, tail: bytes, missing: int) -> str:
 def command(
     cmd: list[str] | str, cwd: str | None, env: Mapping[str, str] | None, user: str | None
 ) -> dict[str, Any]:
-    """Return what a request says of a command.
+    """Return a command's part of a request.
 
-    Nothing is refused here: what no program can be given, such as a NUL character, may come from a
-    model, and is a result of the call that would run it.
+    Nothing is refused here: arguments that no program can have, such as a NUL character, may come
+    from a model, and are a result of the call that would run it.
     """
     return {"cmd": cmd, "cwd": cwd, "env": dict(env or {}), "user": user}
 
@@ -179,10 +179,10 @@ def as_bytes(text: str | bytes) -> bytes:
 
 
 def check_path(path: str) -> None:
-    """Refuse what no path in a sandbox can be.
+    """Refuse a path that is impossible in any sandbox.
 
     Raises:
-        FileNotFoundError: It holds a NUL character, is no Unicode text, or is far too long.
+        FileNotFoundError: If it holds a NUL character, is no Unicode text, or is far too long.
     """
     try:
         possible = "\0" not in path and len(os.fsencode(path)) <= LONGEST_PATH
@@ -192,14 +192,14 @@ def check_path(path: str) -> None:
         raise FileNotFoundError(errno.ENOENT, "no file can have this name", ascii(path[:80]))
 
 
-def check_output(most: int) -> None:
-    """Check how many bytes of output are kept.
+def check_output(max_output: int) -> None:
+    """Check the limit of output.
 
     Raises:
-        OutOfRange: It is not 1 to 64 MiB.
+        OutOfRange: If it is not in 1 to 64 MiB.
     """
-    if not 0 < most <= MAX_OUTPUT:
-        raise OutOfRange(f"max_output must be in 1..{MAX_OUTPUT}, got {most}")
+    if not 0 < max_output <= MAX_OUTPUT:
+        raise OutOfRange(f"max_output must be in 1..{MAX_OUTPUT}, got {max_output}")
 
 
 def failure(answer: dict[str, Any], path: str, sandbox: str) -> Exception:
@@ -214,7 +214,7 @@ def failure(answer: dict[str, Any], path: str, sandbox: str) -> Exception:
 async def ends(work: asyncio.Future[Any], seconds: float) -> bool:
     """Wait for it; return whether it has ended in time.
 
-    Where this process was held up itself, an answer may lie unread: then it gets another moment.
+    If this process was blocked itself, an answer may be unread: then it gets some more time.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds

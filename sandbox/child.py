@@ -1,4 +1,4 @@
-"""The process that a supervisor is, where it is one of this machine's."""
+"""The end of a supervisor's process on this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ READ_AHEAD = 2**20  # bytes
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Have it end, and wait for that; it is killed where it does not in time.
+    """Ask it to end, and wait for that; kill it if it does not end in time.
 
-    Killed, it takes what it started with it: see keeper.py.
+    When killed, what it started dies too: see keeper.py.
     """
     assert process.stdin is not None
     process.stdin.close()

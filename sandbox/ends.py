@@ -1,4 +1,4 @@
-"""The head and the tail of what a program writes. This file runs on both sides, as frames.py."""
+"""The head and the tail of a program's output. This file runs on both sides, like frames.py."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Ends:
             self._cut()
 
     def _cut(self) -> None:
-        more = len(self._tail) - self._last
-        if more > 0:
-            del self._tail[:more]
-            self._missing += more
+        excess = len(self._tail) - self._last
+        if excess > 0:
+            del self._tail[:excess]
+            self._missing += excess
 
     def kept(self) -> Tuple[bytes, bytes, int]:  # noqa: UP006
-        """Return head, tail and how many bytes between them are missing."""
+        """Return head, tail and the number of missing bytes between them."""
         self._cut()
         return bytes(self._head), bytes(self._tail), self._missing

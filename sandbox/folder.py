@@ -23,9 +23,9 @@ ENTRY = 512  # bytes that every name counts: more than a record without its data
 DEEPEST = 100  # folders in each other
 PIECE = 2**18
 LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-# What comes of a name that is being changed while it is read.
+# Errors of a name that is being changed while it is read.
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL)
-# What comes of a name that this file system does not have.
+# Errors of a name that this file system cannot have.
 NO_NAME = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
 
 
@@ -35,9 +35,10 @@ class Pack:
     Args:
         folder: The folder.
         leave_out: Names that are left out, at any depth.
-        max_bytes: What all records together may have.
-        strict: Whether it is the caller's own: what cannot be copied, and a link that leads out of
-            the folder, is then an error. Otherwise it is left out, as is what vanishes meanwhile.
+        max_bytes: The limit on the total size of the records.
+        strict: Whether the folder is the caller's own: an entry that cannot be copied, and a link
+            that leads out of the folder, is then an error. Otherwise it is left out, as are entries
+            that vanish meanwhile.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class Pack:
         self._folder, self._max_bytes, self._left = folder, max_bytes, max_bytes
         self._leave_out = {name.encode("utf-8", "surrogateescape") for name in leave_out}
         self._strict = strict
-        self.place = ""  # what is being read, below the folder
+        self.path = ""  # of the entry being read, below the folder
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the records.
 
         Raises:
-            OSError: The folder, or something in it, cannot be read.
-            ValueError: It has more than ``max_bytes``, is too deep, or, if ``strict``, holds
+            OSError: If the folder, or something in it, cannot be read.
+            ValueError: If it has more than ``max_bytes``, is too deep, or, if ``strict``, holds
                 something that cannot be copied.
         """
         root = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -62,27 +63,27 @@ class Pack:
         finally:
             os.close(root)
 
-    def _content(self, folder: int, place: str, depth: int) -> Iterator[bytes]:
+    def _content(self, folder: int, path: str, depth: int) -> Iterator[bytes]:
         if depth > DEEPEST:
-            raise ValueError(f"{place} is more than {DEEPEST} folders deep")
-        for name in self._names(folder, place):
+            raise ValueError(f"{path} is more than {DEEPEST} folders deep")
+        for name in self._names(folder, path):
             try:
-                yield from self._entry(folder, name, os.path.join(place, name), depth)
+                yield from self._entry(folder, name, os.path.join(path, name), depth)
             except OSError as error:
                 if self._strict or error.errno not in GONE:
                     raise
 
-    def _names(self, folder: int, place: str) -> list[str]:
+    def _names(self, folder: int, path: str) -> list[str]:
         names = []
         with os.scandir(folder) as entries:
             for entry in entries:
                 if os.fsencode(entry.name) not in self._leave_out:
-                    self._spend(ENTRY, os.path.join(place, entry.name))
+                    self._spend(ENTRY, os.path.join(path, entry.name))
                     names.append(entry.name)
         return sorted(names)
 
     def _entry(self, folder: int, name: str, path: str, depth: int) -> Iterator[bytes]:
-        self.place = path
+        self.path = path
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISDIR(info.st_mode):
             inner = os.open(name, LOOK | os.O_DIRECTORY, dir_fd=folder)
@@ -110,7 +111,7 @@ class Pack:
             info = os.fstat(file)
             if not stat.S_ISREG(info.st_mode):
                 return
-            self._spend(info.st_size, path, pay=False)
+            self._spend(info.st_size, path, deduct=False)
             head = record(FILE, info.st_mode, name)
             while data := os.read(file, PIECE):
                 self._spend(RECORD.size + len(data), path)
@@ -124,33 +125,33 @@ class Pack:
         finally:
             os.close(file)
 
-    def _spend(self, count: int, path: str, *, pay: bool = True) -> None:
+    def _spend(self, count: int, path: str, *, deduct: bool = True) -> None:
         if count > self._left:
             raise ValueError(
                 f"{self._folder} has more than max_bytes = {self._max_bytes} bytes, up to {path}: "
                 "name what is not needed in leave_out, or raise max_bytes"
             )
-        self._left -= count if pay else 0
+        self._left -= count if deduct else 0
 
 
 class Unpack:
-    """Makes what records say, below a folder.
+    """Unpacks records into a folder.
 
     Args:
-        folder: Gets the content; made if need be.
-        foreign: Whether the records come from where nobody is trusted. Then no link below the
-            folder is followed, none is made that could lead out of it, modes give nobody else the
-            right to write, and names that this file system refuses are left out.
+        folder: The folder that gets the content; made if need be.
+        foreign: Whether the records come from an untrusted source. Then no link below the folder is
+            followed, none is made that could lead out of it, modes give only the owner the right to
+            write, and names that this file system refuses are left out.
 
     Raises:
-        OSError: The folder cannot be made.
+        OSError: If the folder cannot be made.
     """
 
     def __init__(self, folder: str, *, foreign: bool) -> None:
         os.makedirs(folder, exist_ok=True)
         self._foreign = foreign
         self._file, self._mode = -1, 0
-        # Descriptor, and mode to give it in the end: None where it was there.
+        # Each folder's descriptor, and the mode that it gets in the end: None if it existed before.
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._folders: list[tuple[int, int | None]] = [(root, None)]
         self._skipped = 0  # folders in which nothing is made
@@ -160,8 +161,8 @@ class Unpack:
         """Take the next bytes.
 
         Raises:
-            OSError: Something cannot be made.
-            ValueError: They are no records.
+            OSError: If something cannot be made.
+            ValueError: If they are not records.
         """
         buffer = self._buffer
         buffer += data
@@ -179,17 +180,17 @@ class Unpack:
         del buffer[:at]
 
     def finish(self) -> None:
-        """End it.
+        """Check that all records have come.
 
         Raises:
-            ValueError: Not all of it came.
+            ValueError: If not all of it came.
         """
         self._end_file()
         if self._buffer or self._skipped or len(self._folders) > 1:
             raise ValueError("not all of the folder came")
 
     def close(self) -> None:
-        """Let go of every descriptor."""
+        """Close every descriptor."""
         if self._file >= 0:
             os.close(self._file)
         for folder, _ in self._folders:
@@ -271,13 +272,13 @@ class Unpack:
 
 
 def pack(folder: str | os.PathLike[str], leave_out: Collection[str], max_bytes: int) -> bytes:
-    """Return the content of a folder of the caller's own. Blocks.
+    """Return the records of the caller's own folder. Blocks.
 
     Raises:
-        NotADirectoryError: It is not a directory.
-        ValueError: It has more than ``max_bytes``, holds something that is neither a file, a
+        NotADirectoryError: If it is not a directory.
+        ValueError: If it has more than ``max_bytes``, holds something that is neither a file, a
             folder nor a symbolic link, or a link that leads out of it.
-        OSError: It cannot be read.
+        OSError: If it cannot be read.
     """
     root = os.path.realpath(folder)
     if not os.path.isdir(root):
@@ -292,7 +293,7 @@ def record(kind: bytes, mode: int = 0, name: str = "", data: bytes = b"") -> byt
 
 
 def leads_out(target: str, depth: int) -> bool:
-    """Return whether a link, so many folders deep, leads out of where it is."""
+    """Return whether a link that is ``depth`` folders deep leads out of its tree."""
     if target.startswith("/"):
         return True
     for part in target.split("/"):
@@ -303,10 +304,10 @@ def leads_out(target: str, depth: int) -> bool:
 
 
 def stays_within(target: str, depth: int) -> bool:
-    """Return whether a link stays within, whatever links there are beside it.
+    """Return whether a link stays within its tree, whatever links there are beside it.
 
-    What comes after a name may be relative to wherever a link of that name leads. So a target may
-    go up only before it goes down.
+    The path after a name may be relative to the target of a link with that name. So a target may go
+    up only before it goes down.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((n for n, part in enumerate(parts) if part != ".."), len(parts))

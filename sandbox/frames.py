@@ -1,4 +1,4 @@
-"""Frames: how the client and the supervisor inside the sandbox speak over one byte stream.
+"""Frames: the protocol of the client and the supervisor in the sandbox, over one byte stream.
 
 A frame is two big-endian 32-bit lengths, a header (a JSON object) and a body. The body is the
 concatenation of binary parts whose lengths the header lists under ``parts``.
@@ -19,7 +19,7 @@ MOST_CONNECTIONS = 256
 WINDOW = 2**17  # bytes of a connection that one side may send before the other acknowledges some
 # Of a program whose output is sent while it runs: bytes on their way, or not read by the client.
 OUTPUT_WINDOW = 2**18
-# The supervisor's exit code where its connection has ended: nothing inside can bring that about.
+# The supervisor's exit code if its connection has ended: nothing inside can cause that.
 CONNECTION_ENDED = 75
 _LENGTHS = struct.Struct(">II")
 
@@ -27,14 +27,14 @@ Frame = Tuple[Dict[str, Any], List[bytes]]  # noqa: UP006
 
 
 class FrameError(Exception):
-    """The bytes are no frame: the other side is not who it should be, or has gone wrong."""
+    """The bytes are not a frame: the other side is wrong, or has a fault."""
 
 
 def encode(header: dict[str, Any], *parts: bytes) -> bytes:
     """Return the frame of a header and its parts.
 
     Raises:
-        FrameError: It is larger than the other side would take.
+        FrameError: If it is larger than the other side would accept.
     """
     if parts:
         header = {**header, "parts": [len(part) for part in parts]}
@@ -56,7 +56,7 @@ class Decoder:
         """Take the next bytes; yield every frame that they complete.
 
         Raises:
-            FrameError: They are no frame.
+            FrameError: If they are not a frame.
         """
         buffer = self._buffer
         buffer += data

@@ -23,27 +23,27 @@ _numbers = itertools.count(1)
 
 
 class UnsafeLocalSandbox(SessionSandbox):
-    """Runs code on this machine, as this user, with nothing that protects either from it.
+    """Runs code on this machine, as this user, without any protection.
 
-    For code that you trust: tests, and machines without a container engine. It has the same
-    supervisor as a container, so timeouts kill everything, and the answers are the same. Its
-    working directory and home are new, and removed at the end; of this process's variables code
-    gets ``PATH`` only. Everything ends with this process, however that ends. Linux only.
+    For trusted code: tests, and machines without a container engine. It has the same supervisor as
+    a container, so timeouts kill everything, and the answers are the same. Its working directory
+    and home are new, and removed at the end; of this process's variables code gets ``PATH`` only.
+    Everything ends with this process, for any reason. Linux only.
 
     It is made by ``async with UnsafeLocalSandbox(unsafe_local=True) as sandbox``, or by
     :meth:`open`. ``exec`` takes no other user than its own.
 
     Args:
         unsafe_local: Must be True: you have read the above.
-        limits: Of these, ``memory`` limits each process (its data: what does not fit is a
-            MemoryError there, not ``oom_killed``), ``workspace`` each file, and ``lifetime`` all.
-            The others are not enforced.
+        limits: The limits, of which ``memory`` limits each process (its data: what does not fit is
+            a MemoryError there, not ``oom_killed``), ``workspace`` each file, and ``lifetime``
+            everything. The others are not enforced.
 
     Attributes:
-        name: What error messages call it.
+        name: Its name in error messages.
 
     Raises:
-        ConfigError: ``unsafe_local`` is not True, or this is not Linux.
+        ConfigError: If ``unsafe_local`` is not True, or this is not Linux.
     """
 
     def __init__(self, *, unsafe_local: bool = False, limits: Limits | None = None) -> None:
@@ -64,8 +64,8 @@ class UnsafeLocalSandbox(SessionSandbox):
         """Start it; return itself. ``async with`` does this.
 
         Raises:
-            SandboxError: It does not start.
-            ValueError: It was started before.
+            SandboxError: If it does not start.
+            ValueError: If it was started before.
         """
         if self._root is not None:
             raise ValueError(f"{self.name} was started before")
@@ -109,17 +109,17 @@ class UnsafeLocalSandbox(SessionSandbox):
             )
 
     async def _cause(self) -> str:
-        """Say why the supervisor ended."""
+        """Return why the supervisor ended."""
         assert self._process is not None
         assert self._root is not None
         code = await self._process.wait()
         with contextlib.suppress(OSError):
-            if said := (self._root / "log").read_text("utf-8", "replace").strip():
-                return f"exit code {code}: {said[-2000:]}"
+            if stderr := (self._root / "log").read_text("utf-8", "replace").strip():
+                return f"exit code {code}: {stderr[-2000:]}"
         return f"exit code {code}"
 
     async def _outside(self) -> str | None:
-        """Nothing protects the supervisor from the code, and there is nobody else to ask."""
+        """Return None: code can always have ended the supervisor, which nothing protects."""
         return None
 
     async def _close(self) -> None:
@@ -136,9 +136,7 @@ class UnsafeLocalSandbox(SessionSandbox):
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """Return the variables that code gets: none of this process's but PATH, since they may hold
-    keys.
-    """
+    """Return the variables of code: of this process's only PATH, since others may hold keys."""
     path = os.environ.get("PATH", os.defpath)
     return {
         "PATH": f"{Path(sys.executable).parent}:{path}",
@@ -149,7 +147,7 @@ def _environment(root: Path) -> dict[str, str]:
 
 
 def _remove(root: Path) -> None:
-    """Remove a directory, though code may have made parts of it unreadable."""
+    """Remove a directory, even if code has made parts of it unreadable."""
     for folder, names, _ in os.walk(root):
         for name in names:
             path = os.path.join(folder, name)

@@ -1,9 +1,9 @@
-"""Fresh sandboxes, made ahead of the episodes that need them.
+"""A pool of fresh sandboxes, made before the episodes that need them.
 
-Every sandbox is handed out once and destroyed after its episode, so nothing that one episode leaves
-behind can reach the next. An engine makes only a few containers a second however many are asked for
-at once, so the pool fills in the background while the model thinks, makes only a few at a time, and
-says how long episodes waited for it.
+Every sandbox is handed out once and destroyed after its episode, so that nothing that an episode
+leaves behind can reach another. An engine makes only a few containers a second, however many are
+requested at once, so the pool fills in the background while the model samples, makes only a few at
+a time, and measures how long episodes waited for it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from vf.sandbox.stats import PoolStats
 
 log = logging.getLogger("vf.sandbox")
 
-PATIENCE = 5  # failures in a row after which those who wait get the error
+PATIENCE = 5  # failures in a row after which waiting callers get the error
 BACKOFF = 0.5  # seconds, times the failures in a row
-LONGEST_REST = 30.0  # seconds
+LONGEST_DELAY = 30.0  # seconds
 
 
 class Pooled(Protocol):
-    """A sandbox, or what holds one, that knows without asking whether it can still be used."""
+    """A sandbox, or an object with one, that knows at once whether it can still be used."""
 
     @property
     def alive(self) -> bool:
-        """Whether it can be used, for all that is known."""
+        """Whether it can be used, as far as this process knows."""
         ...
 
     async def close(self) -> None:
@@ -52,7 +52,7 @@ class Opened(Generic[S]):
 
     Attributes:
         sandbox: The sandbox.
-        beside: Destroys what is beside it.
+        beside: The exit stack that destroys its side services and proxy.
     """
 
     sandbox: S
@@ -60,23 +60,23 @@ class Opened(Generic[S]):
 
     @property
     def alive(self) -> bool:
-        """Whether it can be used, for all that is known."""
+        """Whether it can be used, as far as this process knows."""
         return self.sandbox.alive
 
     async def close(self) -> None:
-        """Destroy it, and what is beside it. Safe to call again, after a cancellation above all."""
+        """Destroy it, and what is beside it. Safe to call again, also after a cancellation."""
         await self.sandbox.close()
         await self.beside.aclose()
 
 
 class Progress:
-    """What pools that share their room have handed out.
+    """The progress of pools that share their room.
 
     Args:
-        held_up: Returns for how many seconds more none may be handed out for lack of room.
+        held_up: A function that returns for how many seconds there may be no room.
 
     Attributes:
-        at: Monotonic time of the last one.
+        at: Monotonic time at which the last sandbox was handed out.
     """
 
     def __init__(self, held_up: Callable[[], float] = lambda: 0.0) -> None:
@@ -89,17 +89,19 @@ class SandboxPool(Generic[S]):
 
     Args:
         make: Makes one sandbox.
-        size: How many to keep ready, on top of those in use; 0 makes them when they are asked for.
-        concurrency: How many to make at a time.
+        size: The number of sandboxes kept ready, on top of those in use; 0 makes them on request.
+        concurrency: The number of sandboxes made at a time.
         max_age: Seconds after which one that nobody took is replaced: a sandbox has a lifetime,
             and the episode that gets it needs most of it.
-        room: How many more may be made now, where bounds hold for several pools together.
-        changed: Called whenever there may be something to make: :meth:`fill` by default. Pools
-            that share their room need a call of each one's.
-        progress: What pools that share their room have handed out; by default, what this one has.
+        room: A function that returns how many more may be made now, if limits hold for several
+            pools together.
+        changed: A function called whenever there may be something to make: :meth:`fill` by default.
+            Pools that share their room need a call of each one's.
+        progress: The time of the last sandbox handed out by pools that share their room; by
+            default, by this one.
 
     Raises:
-        ValueError: A number is negative, or 0 where that is not allowed.
+        ValueError: If a number is negative, or 0 where that is not allowed.
     """
 
     def __init__(
@@ -130,15 +132,15 @@ class SandboxPool(Generic[S]):
         self._in_use: dict[int, S] = {}
         self._making: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
-        self._unclosed: list[S] = []  # whose destruction was cancelled
-        self._line = asyncio.Lock()  # its holder is the first in the queue of those who wait
+        self._unclosed: list[S] = []  # those whose destruction was cancelled
+        self._first_in_queue = asyncio.Lock()  # held by the first waiting caller
         self._changed = asyncio.Event()
         self._broken: BaseException | None = None  # why none can ever be made
         self._last_error: BaseException | None = None
         self._streak = 0  # failures in a row
-        self._rest_until = 0.0
+        self._paused_until = 0.0
         self._timers: set[asyncio.TimerHandle] = set()
-        self._arrivals = OrderedDict[int, float]()  # of those who wait, the first one first
+        self._arrivals = OrderedDict[int, float]()  # times of waiting callers, the first one first
         self._numbers = itertools.count()
         self._made = self._failed = self._acquired = 0
         self._waited = self._longest = 0.0
@@ -154,27 +156,27 @@ class SandboxPool(Generic[S]):
         await self.close()
 
     def open(self) -> None:
-        """Open it; nothing is made until somebody waits, or :meth:`fill` is called."""
+        """Open it; nothing is made until an episode waits, or :meth:`fill` is called."""
         self._open = True
 
     @property
     def idle(self) -> bool:
-        """Whether it has no sandbox, makes none, and nobody waits for one."""
+        """Whether it has no sandbox, makes none, and has no waiting callers."""
         held = self._ready or self._in_use or self._making or self._closing or self._unclosed
         return not (self._arrivals or held)
 
     @property
     def in_use(self) -> list[S]:
-        """Those that episodes have."""
+        """The sandboxes that episodes have."""
         return list(self._in_use.values())
 
     @property
     def first_arrival(self) -> float:
-        """Monotonic time at which the first of those who wait has come; infinity without any."""
+        """Monotonic time at which the longest-waiting caller arrived; inf if none."""
         return next(iter(self._arrivals.values()), math.inf)
 
     def stats(self) -> PoolStats:
-        """Return what the pool is doing now."""
+        """Return the current counts."""
         return PoolStats(
             size=self.size,
             ready=len(self._ready),
@@ -190,54 +192,57 @@ class SandboxPool(Generic[S]):
         )
 
     def resize(self, size: int) -> None:
-        """Keep another number ready from now on; those too many are destroyed, the oldest first."""
+        """Keep another number ready; destroy the oldest ones beyond it."""
         self.size = size
         for _ in range(len(self._ready) - size):
             self.drop_one()
 
     def drop_one(self) -> None:
-        """Destroy the oldest one that is ready.
+        """Destroy the oldest ready sandbox.
 
         Raises:
-            IndexError: None is.
+            IndexError: If no sandbox is ready.
         """
         self._destroy(self._ready.popleft()[1])
 
-    async def filled(self, count: int | None = None, *, timeout: float = 300.0) -> None:
-        """Wait until ``count`` are ready; all by default.
+    async def filled(self, *, timeout: float = 300.0) -> None:
+        """Wait until ``size`` sandboxes are ready.
 
         Raises:
-            SandboxError: They are not after ``timeout`` seconds, or cannot be made.
-            ConfigError: None can ever be made: no such image, say.
+            SandboxError: If they are not ready after ``timeout`` seconds, or cannot be made.
+            ConfigError: If none can ever be made: no such image, for instance.
         """
-        enough = min(self.size if count is None else count, self.size)
-        late = f"{enough} sandboxes were not ready after {timeout:g} s"
-        over, line = time.monotonic() + timeout, contextlib.nullcontext()
-        await self._until(lambda: len(self._ready) >= enough or None, lambda: over, late, line)
+        size, end = self.size, time.monotonic() + timeout
+        await self._until(
+            lambda: len(self._ready) >= size or None,
+            lambda: end,
+            f"{size} sandboxes were not ready after {timeout:g} s",
+            contextlib.nullcontext(),
+        )
 
     @contextlib.asynccontextmanager
     async def acquire(self, *, timeout: float = 300.0) -> AsyncIterator[S]:
         """Hand out a fresh sandbox; it is destroyed, in the background, on the way out.
 
-        Who comes first is served first. The queue is no part of the timeout: as long as others
-        are served, it is a matter of time.
+        Callers are served in the order of arrival. Time in the queue does not count for the
+        timeout, as long as others are served.
 
         Args:
-            timeout: Seconds to wait for as long as nobody is handed one.
+            timeout: Seconds to wait while no sandbox is handed out to anyone.
 
         Raises:
-            SandboxError: None could be made, or nobody was handed one in time.
-            ConfigError: None can ever be made: no such image, say.
+            SandboxError: If none could be made, or none was handed out in time.
+            ConfigError: If none can ever be made: no such image, for instance.
         """
         began, number = time.monotonic(), next(self._numbers)
         self._arrivals[number] = began
-        late = f"no sandbox was handed out for {timeout:g} s"
+        message = f"no sandbox was handed out for {timeout:g} s"
 
-        def over() -> float:
+        def deadline() -> float:
             return max(began, self._progress.at) + timeout + self._progress.held_up()
 
         try:
-            sandbox = await self._until(self._pop_fresh, over, late, self._line)
+            sandbox = await self._until(self._pop_fresh, deadline, message, self._first_in_queue)
         finally:
             del self._arrivals[number]
             wait = time.monotonic() - began
@@ -278,27 +283,27 @@ class SandboxPool(Generic[S]):
 
     async def _until(
         self,
-        found: Callable[[], T | None],
-        over: Callable[[], float],
-        late: str,
-        line: contextlib.AbstractAsyncContextManager[object],
+        take: Callable[[], T | None],
+        deadline: Callable[[], float],
+        message: str,
+        lock: contextlib.AbstractAsyncContextManager[object],
     ) -> T:
         failed_before = self._failed
-        async with line:
+        async with lock:
             while True:
                 if not self._open:
                     raise SandboxError("the pool of sandboxes is not open")
-                if (result := found()) is not None:
+                if (result := take()) is not None:
                     return result
                 if self._broken:
                     raise self._broken
                 if self._streak >= PATIENCE and self._failed > failed_before:
-                    what = f"no sandbox could be made {self._streak} times in a row"
-                    raise SandboxError(f"{what}: {self._last_error}") from self._last_error
-                if (left := over() - time.monotonic()) <= 0:
+                    problem = f"no sandbox could be made {self._streak} times in a row"
+                    raise SandboxError(f"{problem}: {self._last_error}") from self._last_error
+                if (left := deadline() - time.monotonic()) <= 0:
                     raise SandboxError(
-                        f"{late}: {len(self._making)} being made, {len(self._arrivals)} episodes "
-                        f"waiting, {self._failed} failed"
+                        f"{message}: {len(self._making)} being made, "
+                        f"{len(self._arrivals)} episodes waiting, {self._failed} failed"
                         + (f", the last with: {self._last_error}" if self._last_error else "")
                     )
                 self._fill()
@@ -317,18 +322,18 @@ class SandboxPool(Generic[S]):
         return None
 
     def fill(self, *, spare: bool = True) -> None:
-        """Start to make what is missing.
+        """Start to make missing sandboxes.
 
         Args:
-            spare: Also what nobody waits for yet.
+            spare: Also make those kept ready, for which no caller waits.
         """
-        if not self._open or self._broken or time.monotonic() < self._rest_until:
+        if not self._open or self._broken or time.monotonic() < self._paused_until:
             return
-        # What is being destroyed still takes room: if that falls behind, making waits for it.
-        wanted = len(self._arrivals) - len(self._ready) + (self.size if spare else 0)
+        # Sandboxes being destroyed still take room: if that falls behind, making waits for it.
+        demand = len(self._arrivals) - len(self._ready) + (self.size if spare else 0)
         room = self.size + self._concurrency - len(self._closing)
-        at_once = min(wanted, room, 1 if self._streak >= PATIENCE else self._concurrency)
-        missing = at_once - len(self._making)
+        target = min(demand, room, 1 if self._streak >= PATIENCE else self._concurrency)
+        missing = target - len(self._making)
         if missing > 0 and self._room is not None:
             missing = min(missing, self._room())
         for _ in range(missing):
@@ -342,11 +347,11 @@ class SandboxPool(Generic[S]):
             self._failed += 1
             self._streak += 1
             self._last_error = error
-            rest = min(BACKOFF * self._streak, LONGEST_REST)
-            self._rest_until = time.monotonic() + rest
-            log.warning("a sandbox could not be made; the next try is in %.1f s: %s", rest, error)
-            self._later(rest + 0.001, self._fill)
-        except Exception as error:  # another try would fail too: those who wait get the error
+            delay = min(BACKOFF * self._streak, LONGEST_DELAY)
+            self._paused_until = time.monotonic() + delay
+            log.warning("a sandbox could not be made; the next try is in %.1f s: %s", delay, error)
+            self._later(delay + 0.001, self._fill)
+        except Exception as error:  # another try would fail too: waiting callers get the error
             self._broken = error
         else:
             self._made += 1

@@ -1,4 +1,4 @@
-"""A program in the background, as the session that started it knows it."""
+"""A program in the background of a session."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class SessionProcess:
     """Implements :class:`~vf.sandbox.contract.Process` over a session.
 
     Args:
-        send: Sends the supervisor a frame for this program.
-        kill: Has the supervisor kill it, and returns once nothing is left.
+        send: A function that sends the supervisor a frame for this program.
+        kill: A function that lets the supervisor kill it, and returns once nothing is left.
     """
 
     def __init__(self, send: Callable[..., None], kill: Callable[[], Awaitable[None]]) -> None:
         self._send, self._kill = send, kill
-        self._pieces: deque[tuple[int, bytearray]] = deque()  # came, and nobody has taken them
+        self._pieces: deque[tuple[int, bytearray]] = deque()  # received and unread
         self._unread = self._unacked = 0  # bytes of those; bytes taken and not acknowledged
         self._ends = {stream: Ends(KEPT) for stream in STREAMS}
         self._begun = self._reading = False
-        self._waiting = 0  # how many wait for the end
+        self._waiting = 0  # callers that wait for the end
         self._answer: Frame | None = None
         self._gone = False
         self._error: SandboxError | None = None
@@ -46,10 +46,10 @@ class SessionProcess:
         return self._answer is not None
 
     def take(self, header: dict[str, Any], parts: list[bytes]) -> None:
-        """Take a frame of the supervisor's.
+        """Take a frame of the supervisor.
 
         Raises:
-            FrameError: It says more than it may.
+            FrameError: If it has more output than requested.
         """
         if "out" in header:
             self._add(header["out"], parts[0])
@@ -70,12 +70,12 @@ class SessionProcess:
         self._change()
 
     def fail(self, error: SandboxError) -> None:
-        """Know that the sandbox is lost."""
+        """Fail because the sandbox is lost."""
         self._error = self._error or error
         self._change()
 
     async def __aiter__(self) -> AsyncGenerator[Output]:
-        """Yield what it writes; see :meth:`Process.__aiter__`."""
+        """Yield its output; see :meth:`Process.__aiter__`."""
         if self._begun:
             raise RuntimeError("its output is being read, or was: that works only once")
         self._begun = self._reading = True
@@ -94,12 +94,12 @@ class SessionProcess:
         async with self._writing:
             for start in range(0, len(data), PIECE):
                 piece = data[start : start + PIECE]
-                self._insist_on_input()
+                self._check_input()
                 self._sent += len(piece)
                 self._send(piece)
                 while self._taken < self._sent and self._open and not self._gone:
                     await self._next_change()
-                self._insist_on_input()
+                self._check_input()
 
     async def end_input(self) -> None:
         """Close its standard input."""
@@ -127,19 +127,19 @@ class SessionProcess:
         if not self._gone:
             await self._kill()
 
-    def _insist_on_input(self) -> None:
+    def _check_input(self) -> None:
         if not self._open or self._gone:
             raise BrokenPipeError("the program does not read its standard input any more")
 
     def _add(self, stream: int, data: bytes) -> None:
-        """Keep it with what came before: many small pieces would take much memory."""
+        """Append it to the last piece: many small ones would take much memory."""
         output(stream, data)
         if not self._pieces or self._pieces[-1][0] != stream:
             self._pieces.append((stream, bytearray()))
         self._pieces[-1][1].extend(data)
 
     def _pop(self) -> tuple[int, bytes]:
-        """Take the next piece, and let the program write as much, not for every few bytes."""
+        """Take the next piece; acknowledge larger amounts, so that the program can write more."""
         stream, data = self._pieces.popleft()
         if self._answer is None:
             self._unread -= len(data)
@@ -150,7 +150,7 @@ class SessionProcess:
         return stream, bytes(data)
 
     def _drain(self) -> None:
-        """Keep the ends of unread output, for those who wait for the result."""
+        """Move unread output to the ends that the result keeps, if a caller waits for it."""
         while self._pieces and self._waiting and not self._reading:
             stream, data = self._pop()
             self._ends[stream].add(data)
@@ -163,7 +163,7 @@ class SessionProcess:
         """Wait until anything has changed.
 
         Raises:
-            SandboxError: The sandbox is lost.
+            SandboxError: If the sandbox is lost.
         """
         if self._error is not None:
             raise SandboxError(*self._error.args)

@@ -1,4 +1,4 @@
-"""A sandbox that answers what you tell it to, for testing environments without any engine."""
+"""A sandbox with scripted answers, for testing environments without any engine."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Script: TypeAlias = Iterable[Answer] | Mapping[str, Answer] | Callable[[str], An
 
 @dataclass(frozen=True, slots=True)
 class SandboxCall:
-    """What a scripted sandbox was asked.
+    """A call of a scripted sandbox.
 
     Attributes:
         method: ``exec``, ``start``, ``python``, ``bash``, ``read_file``, ``write_file``,
             ``upload``, ``download``, ``snapshot`` or ``forward``.
         text: The command (a list of words as ``shlex.join`` writes it), the code, the path, the
             folder or the address.
-        options: The other arguments by name, those left at their defaults included.
+        options: The other arguments by name, including defaults.
     """
 
     method: str
@@ -56,16 +56,16 @@ class ScriptedSandbox:
 
     Args:
         exec: Answers to ``exec``. Each script is a list of answers in their order, a mapping from
-            what is asked to an answer, or a function of it; an answer is an
+            the command or code to an answer, or a function of it; an answer is an
             :class:`~vf.sandbox.contract.ExecResult`, text (the stdout of a program that ended
             well), or an exception to raise: with a ``SandboxError`` the sandbox is lost from then
             on.
-        start: Answers to ``start``: what the program writes, and how it then ends.
+        start: Answers to ``start``: the program's output and result.
         python: Answers to ``python``.
         bash: Answers to ``bash``.
         files: The files that are there at first, by path.
-        workdir: What relative paths are relative to.
-        lost_after: How many calls are answered before the sandbox is lost; by default, all.
+        workdir: The directory that relative paths start from.
+        lost_after: The number of calls answered before the sandbox is lost; by default, all.
 
     Attributes:
         calls: Every call so far, in order, those that raised included.
@@ -73,7 +73,7 @@ class ScriptedSandbox:
         closed: Whether it was closed.
 
     Raises:
-        LookupError: The script has no answer (from the methods).
+        LookupError: If the script has no answer (from the methods).
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class ScriptedSandbox:
         """Whether it can be used."""
         return self._lost is None and not self.closed
 
-    def lose(self, why: str = "its script says so") -> None:
-        """Be lost from now on: every call raises SandboxError."""
-        self._lost = why
+    def lose(self, reason: str = "its script says so") -> None:
+        """Lose the sandbox: from now on every call raises SandboxError."""
+        self._lost = reason
 
     async def exec(
         self,
@@ -151,12 +151,12 @@ class ScriptedSandbox:
         """Return a file's content; see :meth:`Sandbox.read_file`."""
         self._record(SandboxCall("read_file", path, {"max_bytes": max_bytes}))
         check_path(path)
-        where = self._path(path)
-        if self._is_directory(where):
+        absolute = self._path(path)
+        if self._is_directory(absolute):
             raise _error(errno.EISDIR, path)
-        if where not in self.files:
+        if absolute not in self.files:
             raise _error(errno.ENOENT, path)
-        content = self.files[where]
+        content = self.files[absolute]
         if len(content) > max_bytes:
             raise ValueError(
                 f"{path}: it has {len(content)} bytes, more than max_bytes = {max_bytes}"
@@ -167,15 +167,15 @@ class ScriptedSandbox:
         """Write a file; see :meth:`Sandbox.write_file`."""
         self._record(SandboxCall("write_file", path, {"content": content}))
         check_path(path)
-        where = self._path(path)
-        if self._is_directory(where):
+        absolute = self._path(path)
+        if self._is_directory(absolute):
             raise _error(errno.EISDIR, path)
-        above = posixpath.dirname(where)
-        while above != "/":
-            if above in self.files:
+        parent = posixpath.dirname(absolute)
+        while parent != "/":
+            if parent in self.files:
                 raise _error(errno.ENOTDIR, path)
-            above = posixpath.dirname(above)
-        self.files[where] = as_bytes(content)
+            parent = posixpath.dirname(parent)
+        self.files[absolute] = as_bytes(content)
 
     async def upload(
         self,
@@ -205,31 +205,31 @@ class ScriptedSandbox:
         """Write a folder's files to this machine; see :meth:`Sandbox.download`."""
         options = {"to": os.fspath(to), "leave_out": leave_out, "max_bytes": max_bytes}
         self._record(SandboxCall("download", path, options))
-        where = self._path(path)
-        if where in self.files:
+        folder = self._path(path)
+        if folder in self.files:
             raise _error(errno.ENOTDIR, path)
-        if not self._is_directory(where):
+        if not self._is_directory(folder):
             raise _error(errno.ENOENT, path)
-        root = where.rstrip("/") + "/"
-        found = {
+        root = folder.rstrip("/") + "/"
+        contents = {
             name.removeprefix(root): content
             for name, content in self.files.items()
             if name.startswith(root)
         }
-        for name in list(found):
+        for name in list(contents):
             if not set(leave_out).isdisjoint(name.split("/")):
-                del found[name]
-        if sum(map(len, found.values())) > max_bytes:
+                del contents[name]
+        if sum(map(len, contents.values())) > max_bytes:
             raise ValueError(f"{path}: it has more than max_bytes = {max_bytes} bytes")
-        await asyncio.to_thread(_write_files, found, Path(to))
+        await asyncio.to_thread(_write_files, contents, Path(to))
 
     async def snapshot(self) -> str:
-        """Return a name that is made up."""
+        """Return an invented name."""
         self._record(SandboxCall("snapshot", ""))
         return f"snapshot-{sum(call.method == 'snapshot' for call in self.calls)}"
 
     async def forward(self, address: Address, *, port: int = 0) -> int:
-        """Return the port, or a number in place of 0. Nothing runs that could connect."""
+        """Return the port, or an invented one for 0. No program runs that could connect."""
         self._record(SandboxCall("forward", str(address), {"port": port}))
         if not 0 <= port < 2**16:
             raise ValueError(f"port must be in 0..65535, got {port!r}")
@@ -237,7 +237,7 @@ class ScriptedSandbox:
         return port or FIRST_PORT + sum(call.method == "forward" for call in self.calls)
 
     async def close(self) -> None:
-        """Be of no use from now on."""
+        """Close it: from now on every call raises SandboxError."""
         self.closed = True
 
     async def __aenter__(self) -> Self:
@@ -274,9 +274,9 @@ class ScriptedSandbox:
         if isinstance(answer, str):
             return ExecResult(0, answer)
         if answer is None:
-            asked = len([call for call in self.calls if call.method == method])
+            number = len([call for call in self.calls if call.method == method])
             raise LookupError(
-                f"the scripted sandbox has no answer to call {asked} of {method}: {text!r}; give "
+                f"the scripted sandbox has no answer to call {number} of {method}: {text!r}; give "
                 f"one in ScriptedSandbox({method}=...)"
             )
         return answer
@@ -284,8 +284,8 @@ class ScriptedSandbox:
     def _path(self, path: str) -> str:
         return posixpath.normpath(posixpath.join("/", self._workdir, path))
 
-    def _is_directory(self, where: str) -> bool:
-        root = where.rstrip("/") + "/"
+    def _is_directory(self, path: str) -> bool:
+        root = path.rstrip("/") + "/"
         ours = (self._path("").rstrip("/") + "/").startswith(root)
         return ours or any(name.startswith(root) for name in self.files)
 
@@ -295,10 +295,10 @@ def _error(number: int, path: str) -> OSError:
 
 
 class ScriptedProcess:
-    """A program in the background that has written what its script says.
+    """A program in the background that has written its scripted output.
 
     Attributes:
-        written: What it was sent.
+        written: The bytes sent to its standard input.
         killed: Whether it was killed.
     """
 
@@ -308,7 +308,7 @@ class ScriptedProcess:
         self.killed = False
 
     async def __aiter__(self) -> AsyncGenerator[Output]:
-        """Yield what it wrote."""
+        """Yield its output."""
         while self._pieces:
             yield self._pieces.pop(0)
 
@@ -320,7 +320,7 @@ class ScriptedProcess:
         """Take no more."""
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """Return the result, with what was not read."""
+        """Return the result, with the unread output."""
         left = {piece.stream: piece.data.decode() for piece in self._pieces}
         stdout, stderr = left.get("stdout", ""), left.get("stderr", "")
         return replace(self._result, stdout=stdout, stderr=stderr)
@@ -348,13 +348,13 @@ def _write_files(files: Mapping[str, bytes], to: Path) -> None:
 
 def _unpacked(data: bytes) -> dict[str, bytes]:
     """Return the files of a folder's records, by relative path."""
-    with tempfile.TemporaryDirectory(prefix="vf-scripted-") as place:
-        folder = Unpack(place, foreign=True)
+    with tempfile.TemporaryDirectory(prefix="vf-scripted-") as root:
+        folder = Unpack(root, foreign=True)
         folder.feed(data)
         folder.finish()
         folder.close()
         return {
-            str(path.relative_to(place)): path.read_bytes()
-            for path in Path(place).rglob("*")
+            str(path.relative_to(root)): path.read_bytes()
+            for path in Path(root).rglob("*")
             if path.is_file()
         }

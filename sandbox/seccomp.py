@@ -1,9 +1,8 @@
-"""The system calls that a container may make: a list of our own, for every engine alike.
+"""The system calls that a container may make: one list for all engines.
 
-What programs, interpreters, compilers and version control need is on it; all else fails with EPERM.
-It is shorter than the lists that engines bring, which also serve containers with privileges, and
-differ from one version to the next. What it leaves out on purpose, though code without privileges
-could use it:
+It has what programs, interpreters, compilers and version control need; all else fails with EPERM.
+It is shorter than the default lists of engines, which also serve containers with privileges, and
+differ between versions. It deliberately omits some calls that code without privileges could use:
 
 - ``io_uring_*``: a large part of the kernel, and a way past this very filter.
 - Sockets other than Unix, IPv4, IPv6 and routing netlink: AF_VSOCK reaches the hypervisor, AF_ALG
@@ -86,12 +85,12 @@ def seccomp_profile() -> str:
     """Return the profile as JSON, in the form that Docker's engine reads."""
     rules = [_allow(*" ".join(GROUPS).split())]
     for family in (AF_UNIX, AF_INET, AF_INET6):
-        rules.append(_allow("socket", "socketpair", where=[_equal(0, family)]))
-    rules.append(_allow("socket", where=[_equal(0, AF_NETLINK), _equal(2, NETLINK_ROUTE)]))
-    rules += [_allow("personality", where=[_equal(0, value)]) for value in PERSONALITIES]
-    rules.append(_allow("clone", where=[_masked(0, NAMESPACES, 0)]))
+        rules.append(_allow("socket", "socketpair", arguments=[_equal(0, family)]))
+    rules.append(_allow("socket", arguments=[_equal(0, AF_NETLINK), _equal(2, NETLINK_ROUTE)]))
+    rules += [_allow("personality", arguments=[_equal(0, value)]) for value in PERSONALITIES]
+    rules.append(_allow("clone", arguments=[_masked(0, NAMESPACES, 0)]))
     for bit in (1 << number for number in range(COMMANDS)):
-        rules.append(_allow("fcntl", where=[_masked(1, bit, ~F_SETSIG & bit)]))
+        rules.append(_allow("fcntl", arguments=[_masked(1, bit, ~F_SETSIG & bit)]))
     # Its flags are in memory, where no filter sees them: without it the C library uses clone.
     rules.append({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS})
     return json.dumps(
@@ -100,8 +99,8 @@ def seccomp_profile() -> str:
     )
 
 
-def _allow(*names: str, where: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    return {"names": list(names), "action": "SCMP_ACT_ALLOW", "args": where or []}
+def _allow(*names: str, arguments: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    return {"names": list(names), "action": "SCMP_ACT_ALLOW", "args": arguments or []}
 
 
 def _masked(index: int, mask: int, value: int) -> dict[str, Any]:

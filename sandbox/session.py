@@ -1,4 +1,4 @@
-"""A session: the client of one supervisor, over one connection, whatever carries it."""
+"""A session: the client of one supervisor, over one connection of any kind."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ KILL_SECONDS = 8.0  # likewise, to kill a program in the background
 
 
 class Session:
-    """Runs programs and handles files through a supervisor. The contract's methods, and a few more.
+    """Runs programs and handles files through a supervisor: the contract's methods and some more.
 
     Calls may run at the same time; those of ``python``, and those of ``bash``, run one after the
     other. A cancelled call is stopped inside, with everything that it started. When the connection
     ends, the supervisor breaks the protocol or does not answer in time, the session is lost: every
-    call that waits, and every later one, raises SandboxError with the cause.
+    call in progress, and every later one, raises SandboxError with the cause.
 
-    It sends the supervisor a sign of life now and then, and the supervisor ends without one: a
-    copy of the connection, in a process that this one forked, keeps nothing alive.
+    It sends the supervisor heartbeats, without which the supervisor ends: a copy of the connection,
+    in a process that this one forked, keeps nothing alive.
 
     Attributes:
         cut: Whether it is lost because the connection ended.
-        info: What the supervisor said of itself.
+        info: The supervisor's description of itself.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Session:
         """Make the client; call :meth:`begin` next.
 
         Args:
-            reader: What the supervisor writes to its stdout.
+            reader: The reader of the supervisor's stdout.
             writer: The supervisor's stdin.
-            name: What error messages call the sandbox.
+            name: The sandbox's name in error messages.
             grace: Seconds that the supervisor has on top of a call's timeout to answer.
-            silence: Seconds without a sign of life after which the supervisor ends. A client whose
-                event loop is held up for longer loses its sandbox.
-            cause: Asked, when the connection ends, why it did.
+            silence: Seconds without a heartbeat after which the supervisor ends. A client whose
+                event loop is blocked for longer loses its sandbox.
+            cause: A function that returns why the connection ended.
         """
         self._reader, self._writer = reader, writer
         self._name, self._grace, self._cause = name, grace, cause
@@ -93,33 +93,42 @@ class Session:
         """Send the supervisor its code and wait until it serves.
 
         Raises:
-            SandboxError: It does not, within ``timeout`` seconds.
+            SandboxError: If it does not, within ``timeout`` seconds.
         """
         self._writer.write(boot())
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._listen())]
         source = source_of("inside/interpreter.py").encode()
         silence = self._silence
-        asked = self._ask("hello", source, wait=timeout, version=VERSION, silence=silence)
-        self.info = (await asked)[0]
+        answer = self._ask("hello", source, wait=timeout, version=VERSION, silence=silence)
+        self.info = (await answer)[0]
         self._tasks.append(loop.create_task(self._beat()))
 
     async def close(self) -> None:
         """Stop using the connection, which its owner closes. Safe to call twice."""
-        self._fail("it was closed")
+        self.lose("it was closed")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def lose(self, why: str) -> None:
-        """Give it up: every call that waits, and every later one, raises SandboxError with this."""
-        self._fail(why)
+    def lose(self, reason: str) -> None:
+        """Let every call in progress, and every later one, raise SandboxError with this reason."""
+        if self._lost is None:
+            self._lost = reason
+        self._tunnel.close()
+        for process in self._processes.values():
+            process.fail(SandboxError(f"{self._name}: {self._lost}"))
+        for call in self._calls.values():
+            if not call.future.done():
+                call.future.set_exception(SandboxError(f"{self._name}: {self._lost}"))
+                call.future.exception()  # its caller may be busy sending
+                call.room.set()
 
     async def ping(self, *, timeout: float = 5.0) -> None:
         """Wait until the supervisor answers.
 
         Raises:
-            SandboxError: It does not, within ``timeout`` seconds.
+            SandboxError: If it does not, within ``timeout`` seconds.
         """
         await self._ask("ping", wait=timeout)
 
@@ -131,7 +140,7 @@ class Session:
         """Kill every program with everything that it started, the persistent ones too.
 
         Raises:
-            SandboxError: The sandbox is lost.
+            SandboxError: If the sandbox is lost.
         """
         await self._ask("end programs", wait=self._grace)
 
@@ -162,8 +171,8 @@ class Session:
         if on_output is None:
             return result(await self._ask("exec", data, wait=wait, **header))
         stream = OutputStream(on_output, max_output)
-        asked = self._ask("exec", data, wait=wait, stream=stream, **header)
-        return result(stream.finish(await asked))
+        answer = self._ask("exec", data, wait=wait, stream=stream, **header)
+        return result(stream.finish(await answer))
 
     async def start(
         self,
@@ -184,7 +193,7 @@ class Session:
         async def kill() -> None:
             await self._ask("kill", wait=KILL_SECONDS + self._grace, process=number)
 
-        # Its first output may come together with the word that it runs.
+        # Its first output may come together with the answer to `start`.
         process = self._processes[number] = SessionProcess(send, kill)
         try:
             process.take(*await self._ask("start", wait=self._grace, process=number, **header))
@@ -211,26 +220,26 @@ class Session:
         await self._store("write", path, as_bytes(content))
 
     async def pack(self, path: str, *, leave_out: Collection[str], max_bytes: int) -> bytes:
-        """Return the records of a folder's content, as :class:`~vf.sandbox.folder.Unpack` has them.
+        """Return the records of a folder's content, for :class:`~vf.sandbox.folder.Unpack`.
 
         Raises:
-            OSError: It is not a folder, or cannot be read.
-            ValueError: It has more than ``max_bytes``, or is too deep.
-            SandboxError: The session is lost.
+            OSError: If it is not a folder, or cannot be read.
+            ValueError: If it has more than ``max_bytes``, or is too deep.
+            SandboxError: If the session is lost.
         """
         return await self._fetch("pack", path, max_bytes, leave_out=list(leave_out))
 
     async def unpack(self, path: str, data: bytes) -> None:
-        """Make a folder's content of records, as :class:`~vf.sandbox.folder.Pack` has them.
+        """Unpack the records of a :class:`~vf.sandbox.folder.Pack` into a folder.
 
         Raises:
-            OSError: That is not possible.
-            SandboxError: The session is lost.
+            OSError: If it cannot be written.
+            SandboxError: If the session is lost.
         """
         await self._store("unpack", path, data)
 
     async def forward(self, address: Address, *, port: int = 0) -> int:
-        """Carry connections inside to an address; see the contract."""
+        """Forward connections inside to an address; see the contract."""
         if type(port) is not int or not 0 <= port < 2**16:
             raise ValueError(f"port must be in 0..65535, got {port!r}")
         route = self._tunnel.add(address)
@@ -280,13 +289,13 @@ class Session:
                 raise TimeoutError
             answer, parts = work.result()
         except TimeoutError:
-            self._fail(f"its supervisor did not answer {op!r} within {wait:g} s")
+            self.lose(f"its supervisor did not answer {op!r} within {wait:g} s")
             raise SandboxError(f"{self._name}: {self._lost}") from None
         except FrameError as exc:
             return refused(exc)  # nothing was sent
         except ConnectionError as exc:
             self.cut = True
-            self._fail(f"{op!r} could not be sent: {exc}")
+            self.lose(f"{op!r} could not be sent: {exc}")
             raise SandboxError(f"{self._name}: {self._lost}") from exc
         except asyncio.CancelledError:
             self._abandon(number)
@@ -305,7 +314,7 @@ class Session:
         return await call.future
 
     def _abandon(self, number: int) -> None:
-        """Have the supervisor stop a call whose caller is gone."""
+        """Let the supervisor stop a call whose caller is gone."""
         if self._lost is None:
             self._writer.write(encode({"op": "cancel", "id": number}))
 
@@ -316,32 +325,32 @@ class Session:
             while data := await self._reader.read(2**20):
                 for header, parts in decoder.feed(data):
                     self._take(header, parts)
-            why = "its supervisor ended"
+            reason = "its supervisor ended"
         except OSError as exc:
-            why = f"the connection to its supervisor broke: {exc!r}"
+            reason = f"the connection to its supervisor broke: {exc!r}"
         except (FrameError, KeyError, IndexError, TypeError, ValueError) as exc:
-            self._fail(f"its supervisor broke the protocol: {exc}")
+            self.lose(f"its supervisor broke the protocol: {exc}")
             return
         self.cut = self._lost is None
         if self._lost is None and self._cause is not None:
             try:
-                why = f"{why}: {await asyncio.wait_for(self._cause(), 10.0)}"
+                reason = f"{reason}: {await asyncio.wait_for(self._cause(), 10.0)}"
             except Exception as exc:
-                why = f"{why} (for an unknown reason: {exc!r})"
-        self._fail(why)
+                reason = f"{reason} (for an unknown reason: {exc!r})"
+        self.lose(reason)
 
     async def _beat(self) -> None:
-        """Tell the supervisor, again and again, that somebody is there."""
+        """Send the supervisor heartbeats."""
         while self._lost is None:
             await asyncio.sleep(self._silence / 10)
             self._writer.write(encode({"op": "alive", "id": 0}))
-            if self._processes:  # whoever waits for one has no deadline of his own
+            if self._processes:  # waiting for one has no deadline of its own
                 with contextlib.suppress(SandboxError):
                     await self.ping(timeout=self._grace)
 
     def _take(self, header: dict[str, Any], parts: list[bytes]) -> None:
         if "bye" in header:
-            self._fail(f"its supervisor ended: {header['bye']}")
+            self.lose(f"its supervisor ended: {header['bye']}")
             return
         if "tunnel" in header:
             self._tunnel.take(header, parts)
@@ -354,7 +363,7 @@ class Session:
             return
         call = self._calls.get(header["id"])
         if header.get("error") == "lost":
-            self._fail(str(header["message"]))
+            self.lose(str(header["message"]))
         if call is None:
             return  # its caller is gone
         if "ack" in header:
@@ -372,7 +381,7 @@ class Session:
             call.room.set()
 
     def _pass_on(self, header: dict[str, Any], data: bytes, call: Call) -> None:
-        """Let who runs a program see its output. Whatever that raises ends the program."""
+        """Pass output to the caller's function. Its exception ends the program."""
         if call.stream is None or call.future.done():
             return
         try:
@@ -384,15 +393,3 @@ class Session:
         except Exception as error:
             call.future.set_exception(error)
             self._abandon(header["id"])
-
-    def _fail(self, why: str) -> None:
-        if self._lost is None:
-            self._lost = why
-        self._tunnel.close()
-        for process in self._processes.values():
-            process.fail(SandboxError(f"{self._name}: {self._lost}"))
-        for call in self._calls.values():
-            if not call.future.done():
-                call.future.set_exception(SandboxError(f"{self._name}: {self._lost}"))
-                call.future.exception()  # its caller may be busy sending
-                call.room.set()

@@ -1,4 +1,4 @@
-"""The contract over a session: what the sandboxes that have a supervisor share."""
+"""The contract over a session: the common part of sandboxes with a supervisor."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ log = logging.getLogger("vf.sandbox")
 
 T = TypeVar("T")
 
-# Names of the sandbox's may hit others here: no failure of this machine.
+# The sandbox's names may conflict with existing ones here, which is not this machine's failure.
 IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
-KILLED = 137  # what a shell says of a program that SIGKILL ended
+KILLED = 137  # a shell's exit code for a program that SIGKILL ended
 
 
 class Ended(Exception):
-    """The sandbox has ended through what ran in it; the message says how."""
+    """The sandbox has ended because of what ran in it; the message says how."""
 
 
 class SessionSandbox(ABC):
     """Implements :class:`~vf.sandbox.contract.Sandbox`, except for its beginning and its end.
 
-    A sandbox that is lost is judged once: see :meth:`_judge`. It is then closed in the background,
-    since whatever survives in there must not; nobody waits for that to learn of the loss.
+    A lost sandbox is judged once: see :meth:`_judge`. It is then closed in the background, since
+    nothing in it may survive; callers get the error without waiting for that.
 
     Attributes:
-        name: What error messages call it.
+        name: Its name in error messages.
     """
 
     def __init__(self, name: str, session: Session | None = None) -> None:
         self.name = name
         self._session = session
-        self._used = False  # whether anybody's code has run in it
+        self._used = False  # whether code has run in it
         self._verdict: asyncio.Future[Ended | SandboxError] | None = None
         self._closed = False  # by its owner
         self._closing: asyncio.Future[None] | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it can be used, for all that is known."""
+        """Whether it can be used, as far as this process knows."""
         return self._closing is None and self._session is not None and self._session.lost is None
 
     @property
@@ -104,11 +104,11 @@ class SessionSandbox(ABC):
         return SandboxProcess(self, process)
 
     async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
-        """Run code in a lasting interpreter; see :meth:`Sandbox.python`."""
+        """Run code in the persistent interpreter; see :meth:`Sandbox.python`."""
         return await self._run(lambda session: session.python(code, timeout=timeout))
 
     async def bash(self, command: str, *, timeout: float = 30.0) -> ExecResult:
-        """Run a command in a lasting shell; see :meth:`Sandbox.bash`."""
+        """Run a command in the persistent shell; see :meth:`Sandbox.bash`."""
         return await self._run(lambda session: session.bash(command, timeout=timeout))
 
     async def read_file(self, path: str, *, max_bytes: int = 50 * 2**20) -> bytes:
@@ -133,7 +133,7 @@ class SessionSandbox(ABC):
         leave_out: Collection[str] = LEFT_OUT,
         max_bytes: int = 64 * 2**20,
     ) -> None:
-        """Copy a folder of this machine's into the sandbox; see :meth:`Sandbox.upload`."""
+        """Copy a folder of this machine into the sandbox; see :meth:`Sandbox.upload`."""
         data = await asyncio.to_thread(pack, folder, leave_out, max_bytes)
         try:
             await self._ask(lambda session: session.unpack(to, data))
@@ -148,7 +148,7 @@ class SessionSandbox(ABC):
         leave_out: Collection[str] = (),
         max_bytes: int = 64 * 2**20,
     ) -> None:
-        """Copy a folder of the sandbox's to this machine; see :meth:`Sandbox.download`."""
+        """Copy a folder of the sandbox to this machine; see :meth:`Sandbox.download`."""
         try:
             data = await self._ask(
                 lambda session: session.pack(path, leave_out=leave_out, max_bytes=max_bytes)
@@ -158,7 +158,7 @@ class SessionSandbox(ABC):
         await asyncio.to_thread(_unpack, data, path, to)
 
     async def snapshot(self) -> str:
-        """Keep the state of its files, where that is possible; see :meth:`Sandbox.snapshot`."""
+        """Save the state of its files, if possible; see :meth:`Sandbox.snapshot`."""
         raise NotImplementedError(f"{type(self).__name__} cannot keep the state of its files")
 
     async def end_programs(self) -> None:
@@ -169,7 +169,7 @@ class SessionSandbox(ABC):
             raise OSError(errno.EIO, str(end)) from None
 
     async def forward(self, address: Address, *, port: int = 0) -> int:
-        """Let what runs inside reach one address; see :meth:`Sandbox.forward`."""
+        """Let programs inside reach one address; see :meth:`Sandbox.forward`."""
         try:
             return await self._ask(lambda session: session.forward(address, port=port))
         except Ended as end:
@@ -179,7 +179,7 @@ class SessionSandbox(ABC):
         """End it with everything in it. Safe to call twice.
 
         Raises:
-            SandboxError: That is not possible.
+            SandboxError: If it cannot be ended.
         """
         self._closed = True
         await asyncio.shield(self._end())
@@ -198,23 +198,23 @@ class SessionSandbox(ABC):
 
     @abstractmethod
     async def _outside(self) -> str | None:
-        """Return what ended the sandbox, if that was not what ran in it; None otherwise.
+        """Return the external cause of the sandbox's end; None if what ran in it ended it.
 
-        Asked once the session is lost. Must answer within seconds.
+        Called once the session is lost. Must return within seconds.
 
         Raises:
-            HostLost: The machine that it was on is lost, or the way there.
+            HostLost: If the machine that it was on, or the connection to it, is lost.
         """
 
     def _end(self) -> asyncio.Future[None]:
         if self._closing is None or self._closing.cancelled():
             self._closing = asyncio.ensure_future(self._close())
-            # Perhaps nobody awaits it: retrieve a failure, so that asyncio does not log it.
+            # It may never be awaited: retrieve a failure, so that asyncio does not log it.
             self._closing.add_done_callback(lambda done: done.cancelled() or done.exception())
         return self._closing
 
     async def _run(self, call: Callable[[Session], Awaitable[ExecResult]]) -> ExecResult:
-        """Run code; where it ends the sandbox, or has done so before, that is its result."""
+        """Run code; if the sandbox has ended because of code, that is the result."""
         began = time.monotonic()
         self._used |= self.alive
         try:
@@ -226,8 +226,8 @@ class SessionSandbox(ABC):
         """Call the session.
 
         Raises:
-            Ended: The sandbox has ended through what ran in it.
-            SandboxError: It is lost for another reason, closed, or was never started.
+            Ended: If the sandbox has ended because of what ran in it.
+            SandboxError: If it is lost for another reason, closed, or was never started.
         """
         if self._session is None or self._closed:
             state = "not started" if self._session is None else "closed"
@@ -240,7 +240,7 @@ class SessionSandbox(ABC):
         raise await self.judged(SandboxError("it was lost before"))
 
     async def judged(self, error: SandboxError) -> Ended | SandboxError:
-        """Return what it comes to that the session is lost."""
+        """Return the error for the loss of the session."""
         if self._closed:
             return error
         if self._verdict is None:
@@ -249,11 +249,10 @@ class SessionSandbox(ABC):
         return type(verdict)(*verdict.args)  # a new one each time: tracebacks add up
 
     async def _judge(self, error: SandboxError) -> Ended | SandboxError:
-        """Decide whose doing the loss is, then have the sandbox closed.
+        """Decide what caused the loss, then close the sandbox.
 
-        It is the doing of the code that ran in it, unless something outside is known to have failed
-        or to have ended it. With the other default code could choose not to be scored: by whatever
-        kills a supervisor without a trace.
+        The code that ran in it caused it, unless an external failure or end is known. With the
+        opposite default, code could avoid being scored by killing a supervisor without a trace.
         """
         try:
             outside = await self._outside()
@@ -264,17 +263,17 @@ class SessionSandbox(ABC):
         if not self._used:  # then no code had run in it
             return SandboxError(*error.args)
         if outside is None:
-            how = "has ended through what ran in it; its files and state are gone"
-            return Ended(f"the sandbox {how}: {error}")
+            message = "has ended through what ran in it; its files and state are gone"
+            return Ended(f"the sandbox {message}: {error}")
         return SandboxError(f"{error} ({outside})")
 
 
 def _unpack(data: bytes, path: str, to: str | os.PathLike[str]) -> None:
-    """Make a folder here of records from a sandbox. Blocks.
+    """Unpack a sandbox's records into a folder here. Blocks.
 
     Raises:
-        OSError: What is in the way here, and what the sandbox has, do not fit together.
-        SandboxError: This machine fails to write it.
+        OSError: If existing files here, and those of the sandbox, do not fit together.
+        SandboxError: If this machine fails to write it.
     """
     try:
         with contextlib.closing(Unpack(os.fspath(to), foreign=True)) as folder:
@@ -292,7 +291,7 @@ class SandboxProcess:
     """Implements :class:`~vf.sandbox.contract.Process` for a sandbox that judges its own loss.
 
     Args:
-        sandbox: Where it runs.
+        sandbox: The sandbox that it runs in.
         process: The program, for the sandbox's session.
     """
 
@@ -301,7 +300,7 @@ class SandboxProcess:
         self._began = time.monotonic()
 
     async def __aiter__(self) -> AsyncGenerator[Output]:
-        """Yield what it writes; see :meth:`Process.__aiter__`."""
+        """Yield its output; see :meth:`Process.__aiter__`."""
         async with contextlib.aclosing(aiter(self._process)) as pieces:
             try:
                 async for piece in pieces:
@@ -349,7 +348,7 @@ def _ended(end: Ended, began: float) -> ExecResult:
 
 
 async def see_through(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for the end of a sandbox, though this is cancelled, even twice."""
+    """Wait for the end of a sandbox, even if this is cancelled, once or twice."""
     task = asyncio.ensure_future(work)
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):

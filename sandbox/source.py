@@ -1,4 +1,4 @@
-"""Where sandboxes come from, as environments and tools see it."""
+"""The interface of sources of sandboxes, for environments and tools."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class SandboxSource(Protocol):
         """Return a context that opens a new sandbox and destroys it at the end.
 
         Args:
-            spec: What it is made from; None for the source's own settings.
+            spec: The spec of the sandbox; None for the source's own settings.
 
         Raises:
-            ConfigError: The source cannot make such a sandbox; see :meth:`check_spec`.
-            SandboxError: None can be created (raised on entering).
+            ConfigError: If the source cannot make such a sandbox; see :meth:`check_spec`.
+            SandboxError: If none can be created (raised on entering).
         """
         ...
 
@@ -40,7 +40,7 @@ class SandboxSource(Protocol):
         """Check that the source can make sandboxes from a spec.
 
         Raises:
-            ConfigError: It cannot; names the field.
+            ConfigError: If it cannot; names the field.
         """
         ...
 
@@ -50,11 +50,11 @@ class SandboxSource(Protocol):
         What fails here fails again when a sandbox is opened, and is reported there.
 
         Args:
-            specs: In the order in which sandboxes will be opened. Equal ones may repeat: what
-                comes often is kept ready.
+            specs: The specs in the order in which sandboxes will be opened. Equal ones may repeat:
+                frequent ones are kept ready.
 
         Raises:
-            ConfigError: The source cannot make such a sandbox; see :meth:`check_spec`.
+            ConfigError: If the source cannot make such a sandbox; see :meth:`check_spec`.
         """
         ...
 
@@ -62,7 +62,7 @@ class SandboxSource(Protocol):
         """Check that sandboxes can be created.
 
         Raises:
-            ConfigError: They cannot; says how to fix it.
+            ConfigError: If they cannot be created; says how to fix it.
         """
         ...
 
@@ -71,23 +71,23 @@ class SandboxSource(Protocol):
         ...
 
     def stats(self) -> Sequence[HostStats]:
-        """Return what is being made, by engine, where that is known. For any thread."""
+        """Return the counts of sandboxes by engine, if known. For any thread."""
         ...
 
 
 @runtime_checkable
 class BoundedSource(Protocol):
-    """A :class:`SandboxSource` with a bound on its containers."""
+    """A :class:`SandboxSource` with a limit on its containers."""
 
     @property
     def max_containers(self) -> int | None:
-        """Containers that it may have at once on one engine; None for no bound."""
+        """The number of containers that it may have at once on one engine; None for no limit."""
         ...
 
 
 @runtime_checkable
 class NamedSource(Protocol):
-    """A :class:`SandboxSource` that says what its sandboxes are."""
+    """A :class:`SandboxSource` that names its backend."""
 
     @property
     def backend(self) -> str:
@@ -99,7 +99,7 @@ def given_source(sandbox: SandboxSource | OpenSandbox) -> SandboxSource:
     """Return a source, or make one from a function; the same function gives equal sources.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: If it is neither.
     """
     if isinstance(sandbox, SandboxSource):
         return sandbox
@@ -120,7 +120,7 @@ class _Given:
         return self.function()
 
     def check_spec(self, spec: SandboxSpec | None) -> None:
-        """Take none: a function opens the sandboxes that it opens."""
+        """Refuse any spec: the function decides what it opens."""
         refuse_spec(spec, "a function that opens sandboxes takes no spec")
 
     async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
@@ -129,36 +129,36 @@ class _Given:
             self.check_spec(spec)
 
     async def check(self) -> None:
-        """Nothing to check: the function belongs to the caller."""
+        """Do nothing: the function belongs to the caller."""
 
     async def start(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def stats(self) -> Sequence[HostStats]:
-        """Nothing is known."""
+        """Return nothing: there are no pools."""
         return ()
 
 
 def refuse_spec(
     spec: SandboxSpec | None,
-    why: str,
+    reason: str,
     names: Iterable[str] = FIELDS,
 ) -> None:
-    """Refuse a spec that asks for something.
+    """Refuse a spec that sets certain fields.
 
     Args:
-        spec: A task's.
-        why: Why it cannot be had, to end the message.
-        names: The fields that ask for it; by default all.
+        spec: The task's spec.
+        reason: The reason for the refusal, at the end of the message.
+        names: The fields that must not be set; by default all.
 
     Raises:
-        ConfigError: It does; names the first field that is set.
+        ConfigError: If it sets one; names the first field that is set.
     """
-    nothing = SandboxSpec()
+    defaults = SandboxSpec()
     for name in names:
-        value = getattr(spec or nothing, name)
-        if value != getattr(nothing, name):
+        value = getattr(spec or defaults, name)
+        if value != getattr(defaults, name):
             raise ConfigError(
-                f"the task's sandbox_spec has {name} = {value!r}, but {why}; "
+                f"the task's sandbox_spec has {name} = {value!r}, but {reason}; "
                 'write sandbox = "docker"'
             )

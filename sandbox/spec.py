@@ -1,4 +1,4 @@
-"""What one task's sandbox is made from, where tasks bring their own."""
+"""The spec of one task's sandbox, on top of the settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Build:
         timeout: Seconds that the build may take.
 
     Raises:
-        ValueError: The timeout is not positive.
+        ValueError: If the timeout is not positive.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class Build:
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        """Make it a key."""
+        """Normalize the fields, so that it can be a key, and check them."""
         object.__setattr__(self, "folder", Path(self.folder).absolute())
         object.__setattr__(self, "args", pairs(self.args))
         if not self.timeout > 0:
@@ -44,7 +44,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What a task's sandbox is created from. None means: as in the source of sandboxes.
+    """The spec of a task's sandbox. None leaves a field to the source of sandboxes.
 
     Equal specs share a pool of warm sandboxes. At most one of ``image``, ``build`` and ``compose``
     is given.
@@ -65,13 +65,13 @@ class SandboxSpec:
         workdir: The working directory. None: ``/workspace``; with a writable root, the image's.
         env: Environment variables of everything that runs inside, in addition to the image's; a
             mapping is turned into sorted pairs.
-        limits: What it may use.
+        limits: Its limits.
         allow: Hosts that can be reached through a proxy, each as ``host``, ``*.host``, an IP
             address or a range of them, all with an optional ``:port``; ``*`` is any host. Nothing
             else can be reached.
 
     Raises:
-        ValueError: More than one of image, build and compose is given.
+        ValueError: If more than one of image, build and compose is given.
     """
 
     image: str | None = None
@@ -87,7 +87,7 @@ class SandboxSpec:
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check it, and make it a key."""
+        """Check the fields, and normalize them, so that it can be a key."""
         given = [name for name in ("image", "build", "compose") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"a sandbox is made from one of {' and '.join(given)}, not both")
@@ -104,21 +104,21 @@ def pairs(values: Iterable[tuple[str, str]] | Mapping[str, str]) -> Pairs:
 
 
 def whole(spec: SandboxSpec | None, own: SandboxSpec) -> SandboxSpec:
-    """Return what a task says on top of what the settings say.
+    """Return a task's spec on top of that of the settings.
 
     Args:
-        spec: The task's.
-        own: That of the settings.
+        spec: The task's spec.
+        own: The spec of the settings.
     """
     if spec is None:
         return own
-    nothing = SandboxSpec()
-    defaults = {field.name: getattr(nothing, field.name) for field in fields(SandboxSpec)}
-    said: dict[str, Any] = {
+    default_spec = SandboxSpec()
+    defaults = {field.name: getattr(default_spec, field.name) for field in fields(SandboxSpec)}
+    given: dict[str, Any] = {
         name: getattr(spec, name)
         for name, default in defaults.items()
         if getattr(spec, name) != default
     }
-    if said.keys() & {"image", "build", "compose"}:  # in place of all that the settings have
-        said = {name: defaults[name] for name in MADE_FROM} | said
-    return replace(own, **said | {"env": {**dict(own.env), **dict(spec.env)}})
+    if given.keys() & {"image", "build", "compose"}:  # in place of all that the settings have
+        given = {name: defaults[name] for name in MADE_FROM} | given
+    return replace(own, **given | {"env": {**dict(own.env), **dict(spec.env)}})

@@ -1,4 +1,4 @@
-"""What sources of sandboxes are doing: their pools, images and hosts."""
+"""Counts of sources of sandboxes: of their pools, images and hosts."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ NAMED = 3  # images, in a line of progress
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """What a pool is doing.
+    """Counts of a pool's sandboxes.
 
     Attributes:
-        size: How many it keeps ready.
-        ready: How many are.
-        starting: How many are being made.
-        in_use: How many episodes have one.
-        closing: How many are being destroyed.
-        waiting: How many episodes wait for one: above 0, the pool is what they wait for.
-        made: How many were made so far.
-        failed: How many could not be made, or were dead before anybody used them.
-        acquired: How many were handed out so far.
+        size: The number that it keeps ready.
+        ready: Ready now.
+        starting: Being made now.
+        in_use: In use by episodes now.
+        closing: Being destroyed now.
+        waiting: Episodes that wait for one: above 0, the pool is the bottleneck.
+        made: Made so far.
+        failed: Could not be made, or were dead before their first use.
+        acquired: Handed out so far.
         waited: Seconds that all episodes together waited.
-        longest_wait: The longest of those, seconds.
+        longest_wait: The longest wait, seconds.
     """
 
     size: int = 0
@@ -42,16 +42,16 @@ class PoolStats:
 
     @property
     def held(self) -> int:
-        """How many there are in all."""
+        """The total number of sandboxes now."""
         return self.ready + self.starting + self.in_use + self.closing
 
     @classmethod
     def sum(cls, stats: Iterable[PoolStats]) -> PoolStats:
-        """Return what several pools are doing together."""
+        """Return the sum of several pools' counts."""
         every = list(stats)
         names = [field.name for field in fields(cls)]
-        sums = {name: sum(getattr(each, name) for each in every) for name in names}
-        longest = max((each.longest_wait for each in every), default=0.0)
+        sums = {name: sum(getattr(stat, name) for stat in every) for name in names}
+        longest = max((stat.longest_wait for stat in every), default=0.0)
         return cls(**sums | {"longest_wait": longest})
 
 
@@ -88,12 +88,12 @@ class ImageStats:
 
 @dataclass(frozen=True, slots=True)
 class HostStats:
-    """What a host is doing.
+    """Counts of a host.
 
     Attributes:
-        containers: All of its pools together.
-        specs: Those of the pools that hold or make containers now.
-        images: What has happened to the images that specs name.
+        containers: The counts of all of its pools together.
+        specs: The counts of the pools that hold or make containers now.
+        images: The counts of the images that specs name.
     """
 
     containers: PoolStats

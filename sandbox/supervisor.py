@@ -1,10 +1,10 @@
 """The script that runs inside a sandbox: ``python3 -I supervisor.py [flags]``, frames on stdin.
 
-It is only the loader. The client first sends a 32-bit length and, as marshal writes it, the kind of
+It is only the loader. The client first sends a 32-bit length and, in marshal's format, the kind of
 its Python and a list of (module, source, code): the modules of ``vf.sandbox.inside`` and what they
-import. They are loaded from memory, compiled where this is another kind of Python, and
+import. They are loaded from memory, compiled if this is another kind of Python, and
 ``vf.sandbox.inside.main`` takes over. So an image needs nothing but Python 3.9, no file of it can
-be older than the client, and no file of it can be touched from inside. It also runs as
+be older than the client, and no file of it can be changed from inside. It also runs as
 ``python3 -I -c "$(cat supervisor.py)" [flags]``.
 
 The flags are those of ``vf.sandbox.inside.main``.
@@ -22,13 +22,13 @@ MARSHAL_VERSION = 4  # known to every Python since 3.4
 
 
 def kind_of_python() -> str:
-    """Return what compiled code depends on; before a release, it may change any time."""
+    """Return the version on which compiled code depends; all of it, before a release."""
     final = sys.version_info.releaselevel == "final"
     return f"{sys.implementation.cache_tag} {sys.version_info[:2] if final else sys.version}"
 
 
 def receive(size: int) -> bytes:
-    """Return exactly so many bytes of stdin, and leave what follows for the frames."""
+    """Return exactly ``size`` bytes of stdin, and leave the rest for the frames."""
     data = b""
     while len(data) < size:
         more = os.read(0, size - len(data))
@@ -39,7 +39,7 @@ def receive(size: int) -> bytes:
 
 
 def load() -> None:
-    """Make the modules that the client sends."""
+    """Load the modules that the client sends."""
     (size,) = struct.unpack(">I", receive(4))
     kind, modules = marshal.loads(receive(size))
     compiled = kind == kind_of_python()

@@ -21,10 +21,10 @@ KINDS = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE)
 
 
 class Entry(NamedTuple):
-    """What there is at a path. Times do not count.
+    """A file, folder or link in a tree. Times do not count.
 
     Attributes:
-        kind: As ``tarfile`` has it; a hard link is the file that it leads to.
+        kind: The type in ``tarfile``; a hard link is the file that it leads to.
         mode: Permissions.
         uid: Its owner.
         gid: Its group.
@@ -42,7 +42,7 @@ Tree = dict[str, Entry]
 
 
 def everything(path: str) -> bool:
-    """Want every path."""
+    """Select every path."""
     return True
 
 
@@ -58,7 +58,7 @@ def above(path: str) -> Iterator[str]:
 
 
 def topmost(paths: Collection[str]) -> set[str]:
-    """Return those that are not below another."""
+    """Return the paths that are not below another."""
     every = set(paths)
     return {path for path in every if not any(parent in every for parent in above(path))}
 
@@ -67,8 +67,8 @@ class Pieces(io.RawIOBase):
     """A file that is read from pieces.
 
     Args:
-        pieces: Its content.
-        max_bytes: What it may have.
+        pieces: The content, in pieces.
+        max_bytes: The limit on its size.
     """
 
     def __init__(self, pieces: Iterable[bytes], max_bytes: int) -> None:
@@ -79,10 +79,10 @@ class Pieces(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Read what there is of the next piece.
+        """Read the rest of a piece, or the next one.
 
         Raises:
-            ValueError: There are more than ``max_bytes``.
+            ValueError: If there are more than ``max_bytes``.
         """
         while not self._rest:
             piece = next(self._pieces, None)
@@ -116,7 +116,7 @@ def writing(file: BinaryIO) -> tarfile.TarFile:
 
 
 def read_pieces(pieces: Iterator[bytes], *, under: str, max_bytes: int) -> Tree:
-    """Return what an archive has, which comes in pieces; see :func:`copy_tree`."""
+    """Return the tree of an archive that comes in pieces; see :func:`copy_tree`."""
     with reading_pieces(pieces, max_bytes) as source:
         return copy_tree(source, under=under)
 
@@ -126,32 +126,32 @@ def copy_tree(
     to: tarfile.TarFile | None = None,
     *,
     under: str = "",
-    wanted: Callable[[str], bool] = everything,
+    selected: Callable[[str], bool] = everything,
     whole: bool = False,
     max_bytes: float = math.inf,
 ) -> Tree:
-    """Read an archive, and copy what is wanted of it to another.
+    """Read an archive, and copy selected paths of it to another.
 
-    No entry of the copy lies behind a link, or twice at the same path, so what it is unpacked into
-    has nothing written to elsewhere.
+    No entry of the copy is behind a link, or twice at the same path, so that unpacking it writes to
+    no other place.
 
     Args:
         source: The archive.
-        to: The other; None to copy nothing.
+        to: The archive to write; None to copy nothing.
         under: The folder that its paths are relative to; empty for the root.
-        wanted: Whether a path is.
-        whole: Whether hard links to files that are not wanted become files. The archive must be
-            seekable. Otherwise these files are where the copy is unpacked.
+        selected: A predicate of the paths to copy and return.
+        whole: Whether hard links to files that are not selected become files. The archive must be
+            seekable. Otherwise these files must exist where the copy is unpacked.
         max_bytes: Bytes that the copied files may have together.
 
     Returns:
-        What is wanted, by its path.
+        The selected entries, by path.
 
     Raises:
-        ValueError: It has too many entries or bytes, or what no file tree has.
-        tarfile.TarError: It is no archive.
+        ValueError: If it has too many entries or bytes, or is not a file tree.
+        tarfile.TarError: If it is not an archive.
     """
-    found: Tree = {}
+    tree: Tree = {}
     count = linked = copied = 0
     for member in source:
         count += 1
@@ -161,52 +161,52 @@ def copy_tree(
         if not path or (member.type not in KINDS and not member.islnk()):
             continue
         parent = path.rpartition("/")[0]
-        if path in found or (parent in found and not found[parent].kind == tarfile.DIRTYPE):
+        if path in tree or (parent in tree and not tree[parent].kind == tarfile.DIRTYPE):
             raise ValueError(f"{path!r} is not a path in a file tree")
-        if found and parent != under and parent not in found:
+        if tree and parent != under and parent not in tree:
             raise ValueError(f"{path!r} is in a folder that is not there")
         target = _path(under, member.linkname) if member.islnk() else ""
-        chosen = to if wanted(path) else None
-        if target and not (whole and chosen is not None and not wanted(target)):
-            if target not in found or found[target].kind != tarfile.REGTYPE:
+        copy = to if selected(path) else None
+        if target and not (whole and copy is not None and not selected(target)):
+            if target not in tree or tree[target].kind != tarfile.REGTYPE:
                 raise ValueError(f"{path!r} is linked to something that is not a file")
-            found[path] = found[target]
-            if chosen is not None:
-                _add(chosen, member, path, None, linkname=target.lstrip("/"))
+            tree[path] = tree[target]
+            if copy is not None:
+                _add(copy, member, path, None, linkname=target.lstrip("/"))
             continue
         data = _Hashed(source.extractfile(member)) if member.isreg() or target else None
-        if target:  # the file that it leads to is not wanted itself
+        if target:  # the file that it leads to is not selected itself
             member.type, member.size = tarfile.REGTYPE, source.getmember(member.linkname).size
             linked += member.size
             if linked > MOST_LINKED:
                 raise ValueError(f"there are hard links to more than {MOST_LINKED} bytes")
-        if chosen is not None:
+        if copy is not None:
             copied += member.size
             if copied > max_bytes:
                 raise ValueError(f"the files have more than {max_bytes} bytes")
-            _add(chosen, member, path, data, linkname=member.linkname if member.issym() else "")
+            _add(copy, member, path, data, linkname=member.linkname if member.issym() else "")
         content = data.digest() if data is not None else member.linkname
         mode = 0o777 if member.issym() else member.mode
-        found[path] = Entry(member.type, mode, member.uid, member.gid, content)
-    return {path: entry for path, entry in found.items() if wanted(path)}
+        tree[path] = Entry(member.type, mode, member.uid, member.gid, content)
+    return {path: entry for path, entry in tree.items() if selected(path)}
 
 
-def differences(found: Mapping[str, Entry], wanted: Mapping[str, Entry]) -> tuple[set[str], Tree]:
-    """Return what has to go, and what has to come, to make one tree another.
+def differences(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> tuple[set[str], Tree]:
+    """Return the paths to remove, and the entries to add, to turn a tree into another.
 
-    What goes are the topmost paths. What comes includes all that was below them.
+    Only the topmost paths are removed. The entries to add include all that was below them.
     """
     gone = {
         path
-        for path, entry in found.items()
-        if path not in wanted
-        or (entry != wanted[path] and {entry.kind, wanted[path].kind} != {tarfile.DIRTYPE})
+        for path, entry in current.items()
+        if path not in target
+        or (entry != target[path] and {entry.kind, target[path].kind} != {tarfile.DIRTYPE})
     }
     gone = topmost(gone)
     missing = {
         path: entry
-        for path, entry in wanted.items()
-        if found.get(path) != entry or any(parent in gone for parent in above(path))
+        for path, entry in target.items()
+        if current.get(path) != entry or any(parent in gone for parent in above(path))
     }
     return gone, missing
 
@@ -215,7 +215,7 @@ def _path(under: str, name: str) -> str:
     """Return an entry's path; empty for the root itself.
 
     Raises:
-        ValueError: It leads elsewhere.
+        ValueError: If it leads elsewhere.
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:

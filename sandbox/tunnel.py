@@ -4,9 +4,9 @@ The supervisor listens on the sandbox's loopback. For each connection that it ac
 opens one to the address that :meth:`Tunnel.add` was given, and frames carry the bytes of both.
 Frames name a connection by a number; an address never comes from inside.
 
-Each direction of a connection has a window: at most so many bytes are on their way or wait to be
-read. Acknowledgements reopen it. So neither side can fill the other's memory, and what one
-connection does not read holds up no other, nor any call.
+Each direction of a connection has a window, which limits the bytes in transit or unread.
+Acknowledgements reopen it. So neither side can fill the other's memory, and a connection that does
+not read delays no other, nor any call.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from vf.sandbox.frames import MOST_CONNECTIONS, WINDOW, FrameError, encode
 
 CONNECT_TIMEOUT = 10.0  # seconds
 PIECE = 2**16  # bytes that a frame carries, so that others come in between
-# All tunnels of this process may have a quarter as many connections as it may have files open: one
-# that it also serves is two files. A sandbox may always have some, whatever the others take.
+# All tunnels of this process may have a quarter as many connections as it may have open files: one
+# that it also serves is two files. Each sandbox may always have some.
 SHARE, ALWAYS = 4, 16
 
 
 class Writer(Protocol):
-    """Where frames go: an ``asyncio.StreamWriter`` is one."""
+    """A sink of frames, such as an ``asyncio.StreamWriter``."""
 
     def write(self, data: bytes, /) -> None:
         """Take bytes, all of them, without waiting."""
@@ -45,21 +45,21 @@ class Tunnel:
     _of_all: ClassVar[set[Connection]] = set()  # the open ones of this process
 
     def __init__(self, writer: Writer) -> None:
-        """Carry nothing yet."""
+        """Start without connections."""
         self._writer = writer
         self._routes: list[Address] = []
         self._connections: dict[int, Connection] = {}
         self._connecting: set[asyncio.Task[None]] = set()
-        self._ready: deque[Connection] = deque()  # have something to send
+        self._ready: deque[Connection] = deque()  # those with something to send
         self._pump: asyncio.Task[None] | None = None
         self._closed = False
-        self.buffer = memoryview(bytearray(PIECE))  # what any connection reads into
+        self.buffer = memoryview(bytearray(PIECE))  # of the connection that is reading
 
     def add(self, address: Address) -> int:
-        """Return the number by which the supervisor asks for connections to an address.
+        """Return the number by which the supervisor requests connections to an address.
 
         Raises:
-            ValueError: It is no address.
+            ValueError: If it is not an address.
         """
         self._routes.append(check_address(address))
         return len(self._routes) - 1
@@ -68,7 +68,7 @@ class Tunnel:
         """Take a frame from the supervisor.
 
         Raises:
-            FrameError: It asks for more than it may.
+            FrameError: If it requests more than it may.
         """
         number = header["tunnel"]
         if self._closed:
@@ -89,7 +89,7 @@ class Tunnel:
             connection.abort()
 
     def close(self) -> None:
-        """End every connection, and open no other."""
+        """End every connection, and refuse new ones."""
         self._closed = True
         for task in self._connecting:
             task.cancel()
@@ -103,20 +103,20 @@ class Tunnel:
         self._writer.write(encode({"op": "tunnel", "id": number, **header}, *parts))
 
     def queue(self, connection: Connection) -> None:
-        """Have a connection send what it holds, in its turn."""
+        """Let a connection send its buffer, in its turn."""
         if connection not in self._ready:
             self._ready.append(connection)
         if self._pump is None or self._pump.done():
             self._pump = asyncio.get_running_loop().create_task(self._send_all())
 
     def forget(self, number: int) -> None:
-        """Know a connection no more."""
+        """Remove a connection."""
         if (connection := self._connections.pop(number, None)) is not None:
             self._of_all.discard(connection)
 
     def _open(self, number: Any, route: Any) -> None:
-        known = type(route) is int and 0 <= route < len(self._routes)
-        if type(number) is not int or number in self._connections or not known:
+        valid = type(route) is int and 0 <= route < len(self._routes)
+        if type(number) is not int or number in self._connections or not valid:
             raise FrameError(f"no connection {number!r} can be opened to {route!r}")
         if len(self._connections) >= MOST_CONNECTIONS:
             raise FrameError(f"more than {MOST_CONNECTIONS} connections were opened")
@@ -159,8 +159,8 @@ class Connection(asyncio.BufferedProtocol):
     """One connection's end on this machine.
 
     Args:
-        tunnel: Which it belongs to.
-        number: The supervisor's name for it.
+        tunnel: The tunnel that it belongs to.
+        number: The supervisor's number for it.
     """
 
     def __init__(self, tunnel: Tunnel, number: int) -> None:
@@ -177,10 +177,10 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = False  # nothing more can be written or read here
         self._over = False
 
-    # What asyncio calls.
+    # Methods that asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Write what has come meanwhile."""
+        """Write the bytes that came before."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if self._over:
@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tunnel.queue(self)
 
     def eof_received(self) -> bool:
-        """Tell the program inside, which may have more to say."""
+        """Send the end to the program inside, which may still write."""
         self._eof = True
         self._tunnel.queue(self)
         return True
@@ -219,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             self._tunnel.queue(self)
 
     def pause_writing(self) -> None:
-        """Have the supervisor wait."""
+        """Let the supervisor wait."""
         self._late = True
 
     def resume_writing(self) -> None:
@@ -227,13 +227,13 @@ class Connection(asyncio.BufferedProtocol):
         self._late = False
         self._acknowledge_taken()
 
-    # What the supervisor says.
+    # Frames of the supervisor.
 
     def deliver(self, data: bytes) -> None:
-        """Write what the program inside has written.
+        """Write bytes of the program inside.
 
         Raises:
-            FrameError: It is more than the window allows, or came after the end.
+            FrameError: If it is more than the window allows, or came after the end.
         """
         self._unacked += len(data)
         if self._unacked > WINDOW or not self._taking:
@@ -245,10 +245,10 @@ class Connection(asyncio.BufferedProtocol):
             self._acknowledge_taken()
 
     def acknowledge(self, count: int) -> None:
-        """Send more: the program inside has been given so many bytes.
+        """Send more: the program inside has taken ``count`` bytes.
 
         Raises:
-            FrameError: So many were never sent.
+            FrameError: If so many were never sent.
         """
         self._window += count
         if count < 0 or self._window > WINDOW:
@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tunnel.queue(self)
 
     def finish(self) -> None:
-        """The program inside will write no more."""
+        """End the side that is written to: the program inside has ended its own."""
         self._taking = False
         if self._transport is not None and not self._lost:
             self._write_eof()
@@ -269,10 +269,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What goes inside.
+    # Bytes for the program inside.
 
     def send_piece(self) -> bool:
-        """Send what one frame takes; return whether there is more to send at once."""
+        """Send one frame; return whether there is more to send at once."""
         if self._over:
             return False
         size = min(len(self._held), self._window, PIECE)
@@ -296,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def _settle(self) -> None:
-        """Close it once both sides have said all; both know without another word."""
+        """Close it once both sides have ended, which both know without another frame."""
         if not self._taking and not self._giving:
             self._over = True
             self._tunnel.forget(self._number)
@@ -304,23 +304,23 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def _write_eof(self) -> None:
-        """End the side that is written to, unless the other end was faster and has reset it."""
+        """End the side that is written to, unless the other end has reset it already."""
         assert self._transport is not None
         with suppress(OSError):  # asyncio says so next, by `connection_lost`
             self._transport.write_eof()
 
     def _acknowledge_taken(self) -> None:
-        """Reopen the window, not for every few bytes."""
+        """Reopen the window after larger amounts."""
         if not self._late and self._unacked >= WINDOW // 2:
             count, self._unacked = self._unacked, 0
             self._tunnel.send(self._number, ack=count)
 
 
 def check_address(address: Address) -> Address:
-    """Return an address in the form in which :mod:`socket` has it.
+    """Return an address in the form of :mod:`socket`.
 
     Raises:
-        ValueError: It is none.
+        ValueError: If it is not an address.
     """
     if isinstance(address, str):
         if address and "\0" not in address:

@@ -1,4 +1,4 @@
-"""Users that only one sandbox of a machine has."""
+"""Uids that only one sandbox of a machine has."""
 
 from __future__ import annotations
 

@@ -192,4 +192,4 @@ def _pick(archive: BinaryIO, wanted: Tree, max_bytes: int, pieces: Iterator[byte
         ValueError: They have too many bytes.
     """
     with reading_pieces(pieces, MOST) as source, writing(archive) as to:
-        return copy_tree(source, to, wanted=wanted.__contains__, max_bytes=max_bytes)
+        return copy_tree(source, to, selected=wanted.__contains__, max_bytes=max_bytes)

@@ -205,7 +205,7 @@ class Work:
                 with reading(file) as source:
                     most = math.inf if to is None else self._most
                     found |= copy_tree(
-                        source, to, under=_parent(path), wanted=wanted, whole=True, max_bytes=most
+                        source, to, under=_parent(path), selected=wanted, whole=True, max_bytes=most
                     )
         if archive is not None:
             archive.seek(0)

@@ -271,8 +271,8 @@ def pack(path: str, out: int, max_bytes: int, leave_out: list[str]) -> None:
     except OSError as exc:
         if exc.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             raise FileNotFoundError(errno.ENOENT, exc.strerror) from exc
-        where = f" ({records.place})" if records.place else ""
-        raise OSError(exc.errno, f"{exc.strerror}{where}") from exc
+        entry = f" ({records.path})" if records.path else ""
+        raise OSError(exc.errno, f"{exc.strerror}{entry}") from exc
 
 
 def unpack(path: str, source: int, size: int) -> None:

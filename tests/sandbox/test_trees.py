@@ -43,7 +43,7 @@ def copied(
     """Copy some paths, and return what the copy has."""
     made = io.BytesIO()
     with reading(io.BytesIO(data)) as source, writing(made) as to:
-        copy_tree(source, to, wanted=wanted.__contains__, whole=whole, max_bytes=max_bytes)
+        copy_tree(source, to, selected=wanted.__contains__, whole=whole, max_bytes=max_bytes)
     return read(made.getvalue())
 
 
