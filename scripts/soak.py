@@ -81,6 +81,11 @@ PARTS = {name: _slow(folders) for name, folders in SLOW.items()} | {
     ),
     "vllm-calls": Part("the calls of each vLLM version", "python scripts/check_vllm_calls.py"),
     "verifiers": Part("verifiers 0.4 and mcp 2", "bash scripts/check_verifiers_04.sh"),
+    "verifiers-repository": Part(
+        "environments of verifiers' repository",
+        "bash scripts/check_verifiers_repository.sh",
+        by_turns=False,
+    ),
     "lowest": Part("the lowest transformers", "bash scripts/check_lowest.sh"),
     "quantized": Part("bitsandbytes", "bash scripts/check_quantized.sh"),
     "engines": Part("sandboxes on Podman and gVisor", "bash scripts/check_engines.sh"),

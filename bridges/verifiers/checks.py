@@ -125,13 +125,6 @@ def check_v1(name: str, taskset: Any, task: Any, *, user: bool = False) -> None:
     cls = type(task).__name__
     if task.NEEDS_CONTAINER:
         refuse(name, f"a container ({cls}.NEEDS_CONTAINER)")
-    for hook in ("setup", "finalize"):
-        if _overrides(task, hook) and _needs_runtime(getattr(task, hook)):
-            refuse(name, f"a runtime for {cls}.{hook}")
-    judges = task.plugged_judges()
-    for fn in (*task.hooks("metric"), *task.hooks("reward"), *(each.score for each in judges)):
-        if _needs_runtime(fn):
-            refuse(name, f"a runtime for {getattr(fn, '__qualname__', fn)}")
     _check_hooks(name, task)
     for toolset in (
         *type(task).toolsets(task.config),
@@ -186,12 +179,20 @@ def _check_placement(name: str, toolset: Any) -> None:
         refuse(name, f"{where} for the tools of {cls}")
 
 
-def _overrides(task: Any, hook: str) -> bool:
+def uses_runtime(task: Any) -> bool:
+    """Return whether any function of a v1 task runs commands, or has files, in a ``runtime``."""
     import verifiers.v1 as v1
 
-    return getattr(type(task), hook) is not getattr(v1.Task, hook)
-
-
-def _needs_runtime(fn: Callable[..., Any]) -> bool:
-    parameter = inspect.signature(fn).parameters.get("runtime")
-    return parameter is not None and parameter.default is parameter.empty
+    own = [
+        getattr(task, hook)
+        for hook in ("setup", "finalize")
+        if getattr(type(task), hook) is not getattr(v1.Task, hook)
+    ]
+    judges = [judge.score for judge in task.plugged_judges()]
+    functions: list[Callable[..., Any]] = [
+        *own,
+        *task.hooks("metric"),
+        *task.hooks("reward"),
+        *judges,
+    ]
+    return any("runtime" in inspect.signature(fn).parameters for fn in functions)

@@ -17,6 +17,7 @@ from vf.bridges.verifiers.checks import check_v0
 from vf.environments.environment import Environment
 from vf.runtime.errors import ConfigError, author_lines, did_you_mean
 from vf.runtime.extras import check_version, load
+from vf.sandbox.hosting.source import Sandboxes
 
 SUPPORTED = "0.3.1", "0.5"  # from, up to but without
 _LAST_V0 = (0, 4)  # the first without the v0 API
@@ -27,6 +28,7 @@ def from_verifiers(
     environment_id: str,
     reward_range: Sequence[float] | None = None,
     eval_args: Mapping[str, Any] | None = None,
+    sandbox: Sandboxes | None = None,
     **args: Any,
 ) -> Environment:
     """Load an installed environment of the verifiers package as a vf-rl environment.
@@ -40,6 +42,8 @@ def from_verifiers(
             weights allow, and at least [0, 1].
         eval_args: For v1, whose tasksets have no splits: arguments that the eval split's taskset
             gets instead, such as ``{"split": "test"}``. Without it, both have the same tasks.
+        sandbox: For v1, where its tasks run commands, if they do: the settings that
+            :func:`~vf.sandbox.hosting.source.sandbox_source` takes; ``"auto"`` by default.
         **args: For v0 the arguments of its ``load_environment``; for v1 the fields of its
             taskset's config.
 
@@ -65,6 +69,8 @@ def from_verifiers(
             )
         from vf.bridges.verifiers.v0 import V0Environment
 
+        if sandbox is not None:  # its own argument, if it has one
+            args = {**args, "sandbox": sandbox}
         return V0Environment(name, _loaded(name, module, args), reward_range)
     from vf.bridges.verifiers.v1 import TasksetEnvironment, load_taskset
 
@@ -73,7 +79,7 @@ def from_verifiers(
         held_out = None
         if eval_args is not None:
             held_out, _ = load_taskset(name, environment_id, module, {**args, **eval_args})
-        return TasksetEnvironment(name, taskset, reward_range, held_out, user)
+        return TasksetEnvironment(name, taskset, reward_range, held_out, user, sandbox)
 
 
 def module_name(environment_id: str) -> str:

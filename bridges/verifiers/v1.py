@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vf.bridges.verifiers.checks import check_data, check_package, check_v1
+from vf.bridges.verifiers.checks import check_data, check_package, check_v1, uses_runtime
 from vf.bridges.verifiers.rewards import RewardRange, reward_range
 from vf.bridges.verifiers.v0 import NO_LIMIT
 from vf.bridges.verifiers.v1_rollout import V1Rollout, prompt_of
@@ -17,7 +17,16 @@ from vf.bridges.verifiers.v1_tools import serve
 from vf.bridges.verifiers.v1_user import UserTurns, load_user
 from vf.environments.environment import Environment, Split, Step
 from vf.rubrics.group import GroupReward
-from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError, did_you_mean
+from vf.runtime.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    RubricError,
+    SandboxError,
+    did_you_mean,
+)
+from vf.sandbox.hosting.source import Sandboxes, sandbox_source
+from vf.sandbox.source import SandboxSource
+from vf.tools.episode import Service
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message
 from vf.traces.task import Task
@@ -39,6 +48,8 @@ class TasksetEnvironment(Environment):
         eval_taskset: The one that evaluation takes tasks from; the same by default.
         user: Its package's ``Env``, where that plays the user; see
             :mod:`~vf.bridges.verifiers.v1_user`.
+        sandbox: Where its tasks run commands, if they do; see
+            :func:`~vf.sandbox.hosting.source.sandbox_source`. None is ``"auto"``.
 
     Raises:
         ConfigError: It needs what cannot be given here; says what.
@@ -53,6 +64,7 @@ class TasksetEnvironment(Environment):
         reward_range_given: Sequence[float] | None = None,
         eval_taskset: Any | None = None,
         user: Any | None = None,
+        sandbox: Sandboxes | None = None,
     ) -> None:
         self.name, self.user = name, user
         self.tasksets = {
@@ -65,6 +77,12 @@ class TasksetEnvironment(Environment):
         check_v1(name, taskset, first, user=user is not None)
         self.task_class, self.task_config = type(first), first.config
         self.max_turns = NO_LIMIT
+        self.source: SandboxSource | None = None
+        if uses_runtime(first):
+            self.source = sandbox_source("auto" if sandbox is None else sandbox)
+            self.tool_timeout = self.timeout  # setup and scoring, too, are calls of one turn
+        elif sandbox is not None:
+            raise ConfigError(f"{name}: its tasks run nothing in a runtime, so drop sandbox")
         weights = [getattr(fn, "_vf_weight", 1.0) for fn in first.hooks("reward")]
         weights += [judge.config.weight for judge in first.plugged_judges()]
         if not weights and user is None:  # which may record rewards
@@ -115,7 +133,8 @@ class TasksetEnvironment(Environment):
         """Set the task up, and return its prompt."""
         for served in self._shared:
             await served.ready()
-        self._rollout = V1Rollout(self.theirs(task), self._shared)
+        theirs = self.theirs(task)
+        self._rollout = V1Rollout(theirs, self._shared, self._runtime(theirs))
         self.rubric = TasksetRubric(self, self._rollout)
         messages = await self._rollout.open()
         if self.user is not None:
@@ -151,6 +170,18 @@ class TasksetEnvironment(Environment):
     def _ended(self, results: list[Message], condition: str) -> Step:
         info = {"verifiers": {"stop_condition": condition}}
         return Step(results, terminated=True, info=info)
+
+    def _runtime(self, theirs: Any) -> Any:
+        if self.source is None:
+            return None
+        from vf.bridges.verifiers.v1_runtime import SandboxRuntime
+
+        return SandboxRuntime(self.sandbox, self, dict(theirs.runtime_env()))
+
+    @property
+    def services(self) -> list[Service]:
+        """Where its sandboxes come from."""
+        return [] if self.source is None else [self.source]
 
     async def close(self) -> None:
         """Close what the task's tools hold."""
@@ -199,6 +230,10 @@ class TasksetRubric:
             raise
         except Exception as error:
             cause = error.__cause__ or error
+            if isinstance(cause, SandboxError):  # lost with its machine, not through the task
+                raise cause from error
+            if rollout.runtime is not None and await rollout.runtime.has_ended():
+                return scale.score(scale.low, {}, {"sandbox_ended": 1.0})
             raise RubricError(f"{name}: {type(cause).__name__}: {cause}") from error
         return _score(scale, scored)
 
@@ -213,6 +248,7 @@ class TasksetRubric:
         from verifiers.v1.state import State, state_cls
 
         live = environment.user is not None or type(task).setup is not v1.Task.setup
+        live = live or environment.source is not None
         if live or state_cls(type(task)) is not State:
             raise RubricError(
                 f"{environment.name}: its rewards may read the state of the live rollout, so a "
@@ -260,7 +296,7 @@ def load_taskset(
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(
             f"{name}: {where}: {first['msg']}.{did_you_mean(where, fields)} Its taskset takes: "
-            f"{', '.join(fields)}; reward_range and eval_args are arguments of vf-rl"
+            f"{', '.join(fields)}; reward_range, eval_args and sandbox are vf-rl's"
         ) from None
     user = load_user(name, environment_id, config)
     return (loaders.load_taskset(config) if user is None else user.taskset), user

@@ -29,13 +29,14 @@ class V1Rollout:
     Args:
         task: verifiers' task.
         shared: The tool sets that all rollouts share.
+        runtime: verifiers' runtime, where its functions take one.
     """
 
-    def __init__(self, task: Any, shared: Sequence[Served]) -> None:
+    def __init__(self, task: Any, shared: Sequence[Served], runtime: Any = None) -> None:
         import verifiers.v1 as v1
         from verifiers.v1.state import state_cls
 
-        self.task = task
+        self.task, self.runtime = task, runtime
         agent = v1.AgentConfig(model=MODEL, runtime=v1.SubprocessConfig())
         self.trace = v1.Trace(
             task=v1.TraceTask(
@@ -56,8 +57,7 @@ class V1Rollout:
         """Set the task and its tools up; return the first messages."""
         from verifiers.v1.utils.decorators import invoke
 
-        # Tasks that need a runtime were refused when the taskset was loaded.
-        await invoke(self.task.setup, {"trace": self.trace, "runtime": None})
+        await invoke(self.task.setup, {"trace": self.trace, "runtime": self.runtime})
         for served in self._own:
             await served.open(self._stack, self.trace.task.data)
         self._calls = Calls(self.trace, [*self._own, *self._shared])
@@ -133,8 +133,8 @@ class V1Rollout:
         limit = _LIMITS.get(ours.stop_reason) if ours.stop_reason is not None else None
         said = ours.info.get("verifiers", {}).get("stop_condition")
         trace.stop(limit or said or "agent_completed")
-        await invoke(self.task.finalize, {"trace": trace, "runtime": None})
-        await self.task.score(trace, None)
+        await invoke(self.task.finalize, {"trace": trace, "runtime": self.runtime})
+        await self.task.score(trace, self.runtime)
         return trace
 
     async def close(self) -> None:

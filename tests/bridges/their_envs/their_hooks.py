@@ -23,17 +23,6 @@ class Boxed(Plain):
     NEEDS_CONTAINER = True
 
 
-class Prepared(Plain):
-    async def setup(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
-        await runtime.write("notes.txt", b"")
-
-
-class Graded(Plain):
-    @vf.reward
-    async def tested(self, trace: vf.Trace, runtime: vf.Runtime) -> float:
-        return 1.0
-
-
 class Watched(Plain):
     @vf.intercept
     async def redact(self, request: vf.Request) -> vf.Request | None:
@@ -71,7 +60,7 @@ class Remote(Plain):
 
 KINDS: dict[str, Any] = {
     each.__name__.lower(): each
-    for each in (Plain, Boxed, Prepared, Graded, Watched, Stopped, Raising, Unpaid, Remote)
+    for each in (Plain, Boxed, Watched, Stopped, Raising, Unpaid, Remote)
 }
 
 

@@ -69,8 +69,13 @@ async def theirs(environment: TasksetEnvironment, script: Sequence[Line]) -> Any
             marks=pytest.mark.slow,
         ),
         ("their-hooks", ["wor"]),
+        pytest.param(
+            "their-golf",
+            ["```python\nprint(open('data/number.txt').read())\n```"],
+            marks=pytest.mark.bubblewrap,
+        ),
     ],
-    ids=["solved", "stopped", "without tools"],
+    ids=["solved", "stopped", "without tools", "runs a program"],
 )
 def test_rewards_and_metrics_are_verifiers_own(id: str, script: list[Line]) -> None:
     environment = load(id)
@@ -218,8 +223,7 @@ def test_saved_traces_are_scored_again_where_the_messages_say_all() -> None:
     ("args", "message"),
     [
         ({"kind": "boxed"}, r"it needs a container \(Boxed.NEEDS_CONTAINER\)"),
-        ({"kind": "prepared"}, "it needs a runtime for Prepared.setup"),
-        ({"kind": "graded"}, "it needs a runtime for Graded.tested"),
+        ({"sandbox": "auto"}, "its tasks run nothing in a runtime, so drop sandbox"),
         ({"kind": "watched"}, r"it needs to intercept the model's requests \(Watched.redact\)"),
         ({"kind": "stopped"}, r"it needs to look into the model's requests \(said_stop"),
         ({"kind": "remote"}, "it needs a docker runtime for the tools of Elsewhere"),
