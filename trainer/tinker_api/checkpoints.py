@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ KINDS: dict[str, str] = {"weights": "training", "sampler_weights": "sampler"}
 SCHEME = "tinker://"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+=@-]{0,199}")
 OPTIMIZER, INFO, RUN = "optimizer.safetensors", "checkpoint.json", "run.json"
+METRICS = "metrics.jsonl"  # of a run, for the page of `vf-rl view`
 LOCK = ".lock"  # held by the server that uses the folder
 
 
@@ -258,6 +260,11 @@ class Checkpoints:
         folder = self.folder / run
         folder.mkdir(exist_ok=True)
         _replace(folder / RUN, about)
+
+    def log_step(self, run: str, metrics: dict[str, float]) -> None:
+        """Add a line to a run's metrics, for `vf-rl view`; a disk that is full loses the line."""
+        with suppress(OSError), (self.folder / run / METRICS).open("a") as file:
+            file.write(f"{json.dumps(metrics)}\n")
 
     def close_run(self, run: str) -> None:
         """Forget a run that has no checkpoint."""

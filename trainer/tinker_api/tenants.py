@@ -48,6 +48,7 @@ class Tenant:
         waiting: Requests that have not ended.
         tokens: That went through passes.
         seconds: That its requests took.
+        since_step: Loss, tokens and seconds of the passes since the last optimizer step.
     """
 
     id: str
@@ -58,6 +59,8 @@ class Tenant:
     waiting: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    since_step: tuple[float, int, float] = (0.0, 0, 0.0)
+    _stepped: float = field(default_factory=time.perf_counter)
     _requests: OrderedDict[int, str] = field(default_factory=OrderedDict)
     _highest: int = 0
 
@@ -98,6 +101,33 @@ class Tenant:
     def steps(self) -> int:
         """Optimizer steps that were taken."""
         return 0 if self.adapter is None else self.adapter.steps
+
+    def count_pass(self, loss: float | None, tokens: int, seconds: float) -> None:
+        """Count a pass.
+
+        Args:
+            loss: The sum over its tokens; None where no gradient was taken.
+            tokens: How many went through.
+            seconds: How long it took.
+        """
+        self.tokens += tokens
+        if loss is not None:
+            before = self.since_step
+            self.since_step = (before[0] + loss, before[1] + tokens, before[2] + seconds)
+
+    def count_step(self, learning_rate: float, grad_norm: float) -> dict[str, float]:
+        """Count an optimizer step; return its metrics by the names that a run's have."""
+        loss, tokens, seconds = self.since_step
+        now, before = time.perf_counter(), self._stepped
+        self.since_step, self._stepped = (0.0, 0, 0.0), now
+        return {
+            "step": self.steps,
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "learning_rate": learning_rate,
+            "tokens_per_s/train": tokens / seconds if seconds else 0.0,
+            "time/total": now - before,
+        }
 
     def line(self) -> str:
         """Return what it does, in one line."""

@@ -102,7 +102,7 @@ class Training:
 
         def work() -> Result:
             adapter = tenant.trained
-            keep = False
+            keep, begun = False, time.perf_counter()
             try:
                 with self._registry.computing():
                     result = self._registry.passes.run(
@@ -115,7 +115,11 @@ class Training:
                 keep = request.gradient
             finally:
                 adapter.take_gradient(keep=keep)
-            tenant.tokens += sum(len(datum.tokens) for datum in request.data)
+            tenant.count_pass(
+                result.loss if request.gradient else None,
+                sum(len(datum.tokens) for datum in request.data),
+                time.perf_counter() - begun,
+            )
             return PassOutput(result.logprobs, {"loss:sum": result.loss})
 
         return self._registry.in_order(tenant, request.seq_id, work)
@@ -125,7 +129,10 @@ class Training:
         tenant = self._registry.tenant(body.model_id)
 
         def work() -> Result:
-            return Plain({"metrics": tenant.trained.step(body.adam_params)})
+            metrics = tenant.trained.step(body.adam_params)
+            line = tenant.count_step(body.adam_params.learning_rate, metrics["grad_norm:mean"])
+            self._registry.checkpoints.log_step(tenant.id, line)
+            return Plain({"metrics": metrics})
 
         return self._registry.in_order(tenant, body.seq_id, work)
 

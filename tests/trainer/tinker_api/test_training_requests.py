@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.tinker_api.api_client import ApiClient, datum, prompt, running_api
+from vf.viewer.watch import Watch
 
 IDS = [5, 9, 17, 33, 65, 129, 257, 6, 10, 18]
 OTHER = [7, 11, 19, 35, 67, 131, 259, 8]
@@ -29,6 +30,22 @@ def test_a_model_learns_what_it_is_shown(api: ApiClient) -> None:
     assert values[0] == pytest.approx(-sum(before), rel=1e-5)
     assert values[-1] < values[0] / 4
     assert len(before) == len(IDS) - 1
+
+
+def test_the_page_of_runs_shows_its_steps(api: ApiClient) -> None:
+    model = api.model()
+    shown = losses(api, model, 2)
+    api.forward(model, [datum(IDS)])  # no gradient: no part of a step's loss
+    shown += [2 * api.pass_(model, [datum(IDS)])["metrics"]["loss:sum"]]
+    api.pass_(model, [datum(IDS)])
+    api.step(model, 0.01)
+    watch = Watch([api.registry.checkpoints.folder])
+    [run] = [about for name, about in watch.scan() if name == "run" and about["name"] == model]
+    assert run["columns"]["step"] == [1, 2, 3]
+    assert run["columns"]["loss"] == pytest.approx(shown, rel=1e-4)
+    assert run["columns"]["learning_rate"] == [0.02, 0.02, 0.01]
+    assert min(run["columns"]["grad_norm"]) > 0
+    assert min(run["columns"]["tokens_per_s/train"]) > 0
 
 
 def test_requests_of_a_model_run_in_their_order_without_waiting(api: ApiClient) -> None:
