@@ -364,7 +364,7 @@ async def _run_part(
 
 def _images_missing(environment: Environment) -> list[str]:
     """Return a line for each engine on which images are not ready."""
-    return [str(stats) for stats in image_stats(environment) if stats.ready < stats.wanted]
+    return [str(stats) for stats in image_stats(environment) if stats.ready < stats.requested]
 
 
 def _jobs(part: _Part) -> Iterator[list[Job]]:

@@ -24,7 +24,7 @@ def make_temporary_folder(name: str, parent: str | os.PathLike[str] | None = Non
 
     Args:
         name: The beginning of its name.
-        parent: Where all temporary folders of this process lie; the system's place by default.
+        parent: The folder of all temporary folders of this process; the system's by default.
     """
     own = _own_folder(os.getpid(), os.fspath(parent or tempfile.gettempdir()))
     return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=own))

@@ -107,8 +107,8 @@ class Tenant:
 
         Args:
             loss: The sum over its tokens; None where no gradient was taken.
-            tokens: How many went through.
-            seconds: How long it took.
+            tokens: The number of tokens in it.
+            seconds: Its duration.
         """
         self.tokens += tokens
         if loss is not None:
