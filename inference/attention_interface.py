@@ -28,7 +28,7 @@ class Reach:
     Args:
         mask_function: The model's; whether a key is seen, from a batch's, a head's, the query's and
             the key's index, which are broadcast.
-        device: Of the indices.
+        device: The device of the indices.
     """
 
     def __init__(self, mask_function: Callable[..., torch.Tensor], device: torch.device) -> None:
@@ -40,13 +40,13 @@ class Reach:
         """Return the first position that each of the first ones sees; it sees all from there on.
 
         Args:
-            length: Of the sequence, in tokens.
+            length: The sequence's length in tokens.
 
         Returns:
             int64 ``[length]`` on the CPU; it never decreases.
 
         Raises:
-            UnsupportedAttention: The mask is not of this kind.
+            UnsupportedAttention: If the mask is not of this kind.
         """
         own = torch.arange(length, device=self._device)
         low, high = torch.zeros_like(own), own
@@ -60,21 +60,21 @@ class Reach:
             raise UnsupportedAttention("the model's mask is not causal, or has holes")
         return high.cpu()
 
-    def __getitem__(self, places: tuple[slice, ...]) -> Reach:
+    def __getitem__(self, slices: tuple[slice, ...]) -> Reach:
         """Return the mask of all queries and keys.
 
         Models cut their masks to the queries whose logits are wanted, which are all of them here.
 
         Raises:
-            UnsupportedAttention: They are not.
+            UnsupportedAttention: If they are not all queries.
         """
-        if any(place not in (slice(None), slice(0, None)) for place in places):
+        if any(part not in (slice(None), slice(0, None)) for part in slices):
             raise UnsupportedAttention("the model leaves out queries")
         return self
 
     def _sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        found = self._function(self._zero, self._zero, query, key)
-        seen: torch.Tensor = found.expand_as(query + key)
+        mask = self._function(self._zero, self._zero, query, key)
+        seen: torch.Tensor = mask.expand_as(query + key)
         return seen
 
 
@@ -100,14 +100,16 @@ def attending(model: Any, name: str, attention: Callable[..., Any]) -> Iterator[
     Args:
         model: One of transformers'.
         name: For the function, among all that are registered with transformers.
-        attention: As ``AttentionInterface`` asks it.
+        attention: A function with the parameters of ``AttentionInterface``.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, _reach)
     parts = {part: getattr(model.config, part, None) for part in model.config.sub_configs}
-    before = {part: each._attn_implementation for part, each in parts.items() if each is not None}
+    before = {
+        part: config._attn_implementation for part, config in parts.items() if config is not None
+    }
     before[""] = model.config._attn_implementation
     model.set_attn_implementation(name)
     try:
@@ -130,13 +132,13 @@ def scaled_by_position(module: Any, query: torch.Tensor, positions: torch.Tensor
     if not getattr(module, "attn_temperature_tuning", False) or getattr(module, "use_rope", True):
         return query
 
-    def length(places: torch.Tensor) -> torch.Tensor:
-        steps = torch.floor((places.float() + 1.0) / module.floor_scale)
-        found: torch.Tensor = torch.log1p(steps) * module.attn_scale + 1.0
-        return found
+    def scale(rows: torch.Tensor) -> torch.Tensor:
+        steps = torch.floor((rows.float() + 1.0) / module.floor_scale)
+        factor: torch.Tensor = torch.log1p(steps) * module.attn_scale + 1.0
+        return factor
 
-    places = torch.arange(len(positions), device=positions.device)
-    return query * (length(positions) / length(places))[:, None].to(query.dtype)
+    rows = torch.arange(len(positions), device=positions.device)
+    return query * (scale(positions) / scale(rows))[:, None].to(query.dtype)
 
 
 def refuse_others(
@@ -146,7 +148,7 @@ def refuse_others(
 
     Args:
         module: The layer that attends.
-        mask: What the model made by :class:`Reach`'s interface, or otherwise.
+        mask: The model's mask: a :class:`Reach`, None, or one of another kind.
         sliding_window: The one that the layer asks for beside the mask.
         longest: Tokens of the longest sequence.
         others: More arguments of the attention.
@@ -155,7 +157,7 @@ def refuse_others(
         How far back tokens see; None for all the way.
 
     Raises:
-        UnsupportedAttention: The layer wants more of it.
+        UnsupportedAttention: If the layer asks for something else.
     """
     if mask is not None and not isinstance(mask, Reach):
         raise UnsupportedAttention("the model makes a mask of its own")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from vf.inference.experts import asked
+from vf.inference.experts import requested_experts
 from vf.inference.model import NEUTRAL, Sampling
 from vf.inference.serving import Served
 from vf.inference.supports import logprobs_to_ask, read_supports
@@ -53,14 +53,14 @@ class TokenSampler(Protocol):
         """Sample one completion.
 
         Args:
-            prompt_ids: What it continues.
-            sampling: How.
-            stop_token_ids: What ends it.
+            prompt_ids: The tokens that it continues.
+            sampling: The sampling settings.
+            stop_token_ids: The tokens that end it.
             conversation: Key of the conversation that it is a turn of, which is best answered where
                 its beginning was.
 
         Raises:
-            ModelError: The server failed, or its answer is incomplete.
+            ModelError: If the server failed, or its answer is incomplete.
         """
         ...
 
@@ -92,7 +92,7 @@ async def openai_wire(
     answer may hold them (the embedded engine).
 
     Raises:
-        ModelError: The server failed, or its answer lacks ids or logprobs.
+        ModelError: If the server failed, or its answer lacks ids or logprobs.
     """
     body: dict[str, Any] = {
         "model": served.model,
@@ -112,8 +112,8 @@ async def openai_wire(
         experts = choice.get("routed_experts")
         if likeliest:
             supports = read_supports(
-                {int(token.removeprefix("token_id:")): value for token, value in told.items()}
-                for told in choice["logprobs"]["top_logprobs"]
+                {int(token.removeprefix("token_id:")): value for token, value in top.items()}
+                for top in choice["logprobs"]["top_logprobs"]
             )
         else:
             supports = unpack_supports(choice.get("supports", []))
@@ -122,8 +122,8 @@ async def openai_wire(
             "the server's completion lacks token ids or logprobs; it must understand "
             f"`return_token_ids` and `logprobs` (missing: {error})"
         ) from error
-    told = asked(experts, sampling.experts_from, len(prompt_ids), len(ids))
-    return checked(ids, logprobs, versions, reason, told, supports)
+    rows = requested_experts(experts, sampling.experts_from, len(prompt_ids), len(ids))
+    return checked(ids, logprobs, versions, reason, rows, supports)
 
 
 async def vllm_wire(
@@ -136,7 +136,7 @@ async def vllm_wire(
     """Ask ``/completions`` of vLLM, which tells what filters left by its log-probabilities.
 
     Raises:
-        ModelError: The server failed, or its answer lacks ids or logprobs.
+        ModelError: If the server failed, or its answer lacks ids or logprobs.
     """
     likeliest = logprobs_to_ask(sampling)
     return await openai_wire(client, served, prompt_ids, sampling, stop_token_ids, likeliest)
@@ -172,13 +172,13 @@ def checked(
     """Return the completion, if it is whole.
 
     Raises:
-        Unavailable: The server was interrupted.
-        ModelError: It is empty, its lists differ in length, a logprob is missing or not finite,
-            a token is not in its own support, or it ended in no known way.
+        Unavailable: If the server was interrupted.
+        ModelError: If the completion is empty, its lists differ in length, a logprob is missing or
+            not finite, a token is not in its own support, or it ended in no known way.
     """
     if isinstance(reason, str) and reason not in ("stop", "length"):  # abort, error
-        said = f"the server ended the completion with {reason!r}"
-        raise Unavailable(said, away=False, answered=True)
+        problem = f"the server ended the completion with {reason!r}"
+        raise Unavailable(problem, away=False, answered=True)
     lengths = len(ids), len(logprobs), len(versions)
     if not ids or len({*lengths}) != 1:
         raise ModelError(
@@ -213,7 +213,7 @@ async def generate_wire(
     apart.
 
     Raises:
-        ModelError: The server failed, or its answer lacks ids, logprobs or versions.
+        ModelError: If the server failed, or its answer lacks ids, logprobs or versions.
     """
     likeliest = logprobs_to_ask(sampling)
     body: dict[str, Any] = {
@@ -238,7 +238,7 @@ async def generate_wire(
         reason = choice["finish_reason"]
         experts = choice.get("routed_experts")
         supports = read_supports(
-            {each["token_id"]: each["logprob"] for each in token["top_logprobs"]}
+            {top["token_id"]: top["logprob"] for top in token["top_logprobs"]}
             for token in choice["logprobs"]["content"]
             if likeliest
         )
@@ -247,5 +247,5 @@ async def generate_wire(
             f"{hide_urls(client.base_url)} does not tell ids, logprobs and weight versions as vLLM "
             f"0.32 does (missing: {error})"
         ) from error
-    told = asked(experts, sampling.experts_from, len(prompt_ids), len(ids))
-    return checked(ids, logprobs, versions, reason, told, supports)
+    rows = requested_experts(experts, sampling.experts_from, len(prompt_ids), len(ids))
+    return checked(ids, logprobs, versions, reason, rows, supports)

@@ -30,10 +30,10 @@ def composite_config(module: Any) -> Any | None:
     if not module.name_or_path:
         return None
     try:
-        found = AutoConfig.from_pretrained(module.name_or_path, local_files_only=True)
+        config = AutoConfig.from_pretrained(module.name_or_path, local_files_only=True)
     except (OSError, ValueError):  # it was moved since, or is of a class that is not registered
         return None
-    return None if found.model_type == module.config.model_type else found
+    return None if config.model_type == module.config.model_type else config
 
 
 def config_of(module: Any, dtype: Any, *, untied: bool = False) -> Any:
@@ -64,13 +64,13 @@ def original_names(module: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]
     from transformers.core_model_loading import revert_weight_conversion
 
     composite = composite_config(module) is not None
-    known = _Stored(module.name_or_path).places if composite else {}
+    files = _Stored(module.name_or_path).files if composite else {}
     prefix = f"{module.base_model_prefix}."
 
     def named(state: Mapping[str, Any]) -> dict[str, Any]:
         # Where transformers took off or put on the base model's prefix, it does not note it.
         return {
-            prefix + name if name not in known and prefix + name in known else name: tensor
+            prefix + name if name not in files and prefix + name in files else name: tensor
             for name, tensor in revert_weight_conversion(module, dict(state)).items()
         }
 
@@ -82,24 +82,24 @@ def save_composite(module: Any, folder: Path, state: Mapping[str, Any], config: 
 
     Args:
         module: The text model.
-        folder: Where to.
+        folder: The folder to write to.
         state: Its tensors, by the module's names.
         config: The composite's, from :func:`config_of`. The caller writes it.
 
     Raises:
-        ConfigError: The checkpoint's weights cannot be found any more, or have other names.
+        ConfigError: If the checkpoint's weights cannot be found any more, or have other names.
     """
     stored = _Stored(module.name_or_path)
     tensors = original_names(module)(state)
-    unknown = sorted(tensors.keys() - stored.places.keys())
+    unknown = sorted(tensors.keys() - stored.files.keys())
     # A head that had shared the embedding's weights has no place yet.
     if len(unknown) > (not config.get_text_config().tie_word_embeddings):
         raise ConfigError(
             f"the weights of {type(module).__name__} cannot be put back into {stored.folder}: it "
             f"has none called {unknown[0]!r}"
         )
-    left = stored.places.keys() - tensors.keys()
-    tensors |= {name: each.to(config.dtype) for name, each in stored.read(left)}
+    left = stored.files.keys() - tensors.keys()
+    tensors |= {name: tensor.to(config.dtype) for name, tensor in stored.read(left)}
     save_tensors(tensors, folder)
     for file in stored.folder.glob(FILES[-1]):
         shutil.copy(file, folder)
@@ -138,11 +138,11 @@ class _Stored:
         if not Path(name).is_dir():
             name = snapshot_download(name, allow_patterns=list(FILES), local_files_only=True)
         self.folder = Path(name)
-        self.places: dict[str, Path] = {}
+        self.files: dict[str, Path] = {}
         for file in sorted(self.folder.glob("*.safetensors")):
             with safe_open(file, framework="pt") as tensors:
-                self.places |= dict.fromkeys(tensors.keys(), file)
-        if not self.places:
+                self.files |= dict.fromkeys(tensors.keys(), file)
+        if not self.files:
             raise ConfigError(
                 f"{self.folder} holds no *.safetensors, from which the weights beside the text "
                 "model could be taken"
@@ -153,5 +153,5 @@ class _Stored:
         from safetensors import safe_open
 
         for name in sorted(names):
-            with safe_open(self.places[name], framework="pt") as tensors:
+            with safe_open(self.files[name], framework="pt") as tensors:
                 yield name, tensors.get_tensor(name)

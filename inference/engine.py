@@ -21,7 +21,7 @@ class Weights(Protocol):
         """Write the adapter or the model in Hugging Face's format.
 
         Args:
-            folder: Where to.
+            folder: The folder to write to.
             untied: Write a head of its own, also where the model shares the embedding's weights.
         """
         ...
@@ -56,8 +56,8 @@ class Engine(Protocol):
             say: Told, now and then, what is being waited for.
 
         Raises:
-            ConfigError: A setting is at fault.
-            EngineError: It does not start.
+            ConfigError: If a setting is at fault.
+            EngineError: If the engine does not start.
         """
         ...
 
@@ -69,7 +69,7 @@ class Engine(Protocol):
         """Do nothing if all is well; a server that can be started again is.
 
         Raises:
-            EngineError: It is dead; of several, all are.
+            EngineError: If it is dead; of several servers, if all are.
         """
         ...
 
@@ -90,11 +90,11 @@ class Engine(Protocol):
         """Ask a server no more that does not answer as it should, until it was brought back.
 
         Args:
-            base_url: Which; see :meth:`samplers`.
-            error: What asking it raised.
+            base_url: The server's address; see :meth:`samplers`.
+            error: The error of a request to it.
 
         Raises:
-            ModelError: The error, if no other server can be asked.
+            ModelError: If no other server can be asked; it is ``error``.
         """
         ...
 
@@ -112,6 +112,6 @@ class Engine(Protocol):
         Of several servers, each that can be asked has them when this returns.
 
         Raises:
-            EngineError: They could not be brought to the server.
+            EngineError: If the weights could not be brought to the server.
         """
         ...

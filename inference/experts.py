@@ -29,7 +29,7 @@ def decode_experts(text: Any) -> tuple[bytes, ...]:
     """Return the experts of each token.
 
     Raises:
-        ValueError: This is not what an engine sends.
+        ValueError: If the value is not what an engine sends.
     """
     import numpy as np
 
@@ -43,17 +43,17 @@ def decode_experts(text: Any) -> tuple[bytes, ...]:
     return tuple(row.tobytes() for row in rows)
 
 
-def asked(text: Any, first: int | None, prompt: int, sampled: int) -> tuple[bytes, ...]:
+def requested_experts(text: Any, first: int | None, prompt: int, sampled: int) -> tuple[bytes, ...]:
     """Return the experts that were asked for; none if none were.
 
     Args:
-        text: What the server sent for them.
+        text: The server's value for them.
         first: The first token of the prompt whose experts were asked for; None for none.
         prompt: Tokens in the prompt.
         sampled: Tokens in the answer. No pass has read the last.
 
     Raises:
-        ModelError: The server sent none, or those of another number of tokens.
+        ModelError: If the server sent none, or those of another number of tokens.
     """
     if first is None:
         return ()

@@ -13,7 +13,7 @@ ANSWER_SECONDS = 5.0
 
 
 @cache
-def check_hub_name(name: str, said: str) -> None:
+def check_hub_name(name: str, label: str) -> None:
     """See that a model is on the hub, or in the hub's cache on this machine.
 
     Transformers asks a hub that does not answer for each of a model's files, five times over. So
@@ -22,17 +22,17 @@ def check_hub_name(name: str, said: str) -> None:
 
     Args:
         name: Such as ``Qwen/Qwen3-0.6B``.
-        said: What the user said, for the message.
+        label: The user's own words for it, for the message.
 
     Raises:
-        ConfigError: It is neither; says where it was looked for.
+        ConfigError: If it is in neither; the message says where it was looked for.
     """
     if importlib.util.find_spec("huggingface_hub") is None:
         return
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
 
-    nowhere = f"{said}: there is no such folder ({Path(name).absolute()})"
+    nowhere = f"{label}: there is no such folder ({Path(name).absolute()})"
     try:
         cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
     except HFValidationError as error:
@@ -47,7 +47,7 @@ def check_hub_name(name: str, said: str) -> None:
             if cached:
                 return
             raise ConfigError(
-                f"{said}: its owner decides who may load it. Ask for access at "
+                f"{label}: its owner decides who may load it. Ask for access at "
                 f"{constants.ENDPOINT}/{name}, then run `hf auth login`"
             ) from error
         except HfHubHTTPError as error:

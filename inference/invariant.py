@@ -62,7 +62,7 @@ def attend(
         value: ``[B, K, S, E]``.
         mask: 0 or -inf, added to the scores ``[B, K, Q, S]``, to which it is broadcast; each row
             sees a key.
-        scale: Of the scores.
+        scale: The factor of the scores.
         shared: Keys ``[K, F, D]`` and values ``[K, F, E]`` with which all B sequences begin, and
             which all rows see. F is a multiple of :data:`TILE`. The result has the same bits as if
             they were the first in ``key`` and ``value``, but they are read once for all.

@@ -59,7 +59,7 @@ class Leases(Protocol):
                 its prefix cached, as long as that one lives. Empty for none.
 
         Raises:
-            ServerDown: No server is there at present.
+            ServerDown: If all servers are away at present.
         """
         ...
 
@@ -78,7 +78,7 @@ class Leases(Protocol):
         """Wait until some server can be asked.
 
         Raises:
-            ServerDown: None will come back.
+            ServerDown: If no server will come back.
         """
         ...
 
@@ -142,7 +142,7 @@ class Router:
         """Return the next request's lease; see :class:`Leases`.
 
         Raises:
-            ServerDown: No server is there at present.
+            ServerDown: If all servers are away at present.
         """
         return await self.take_of(None, conversation)
 
@@ -150,7 +150,7 @@ class Router:
         """Return the next request's lease, of one server if it is named.
 
         Raises:
-            ServerDown: It is not there at present, or no server is.
+            ServerDown: If that server or all of them are away at present.
         """
         turn = _Turn(conversation, only)
         with self._lock:
@@ -191,7 +191,7 @@ class Router:
         """Wait until some server is up; see :class:`Leases`.
 
         Raises:
-            ServerDown: None will come back.
+            ServerDown: If no server will come back.
         """
         while True:
             changed = asyncio.get_running_loop().create_future()

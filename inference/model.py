@@ -73,7 +73,7 @@ def filters_used(*settings: Any) -> list[str]:
     return [
         name
         for name, neutral in FILTERS.items()
-        if any(getattr(each, name) != neutral for each in settings)
+        if any(getattr(setting, name) != neutral for setting in settings)
     ]
 
 
@@ -165,19 +165,19 @@ class Model(Protocol):
         Must not append to ``conversation.messages``; the runner does.
 
         Raises:
-            ModelError: No answer could be had.
-            LimitReached: There is no room left to answer in, or another limit is reached.
+            ModelError: If the model gives no answer.
+            LimitReached: If there is no room left to answer in, or another limit is reached.
         """
         ...
 
 
 def own_sampling(model: Model) -> Sampling:
     """Return how a model samples where the caller does not say."""
-    found: Sampling = getattr(model, "sampling", Sampling())
-    return found
+    sampling: Sampling = getattr(model, "sampling", Sampling())
+    return sampling
 
 
 def context_size(model: Model) -> int | None:
     """Return how many tokens a model's context holds; None where it does not say."""
-    found: int | None = getattr(model, "max_seq_len", None)
-    return found
+    size: int | None = getattr(model, "max_seq_len", None)
+    return size

@@ -28,29 +28,29 @@ def resolve_model(name: str) -> str:
     return str(Path(__file__).parent / "tiny") if name == TINY else os.path.expanduser(name)
 
 
-def find_model(name: str, said: str | None = None) -> str:
+def find_model(name: str, label: str | None = None) -> str:
     """Return where a model is loaded from: a folder that is there, or a name on the hub.
 
     Args:
         name: A folder, ``tiny``, or a hub name.
-        said: What names it, for the error; by default the setting ``model``.
+        label: The setting that names it, for the error; ``model`` by default.
 
     Raises:
-        ConfigError: There is no such folder, and the hub does not give a model of this name; says
-            within seconds what was tried.
+        ConfigError: If there is no such folder, and the hub does not give a model of this name,
+            within seconds; the message says what was tried.
     """
-    path, said = resolve_model(name), said or f"model = {name!r}"
+    path, label = resolve_model(name), label or f"model = {name!r}"
     if not path:
-        raise ConfigError(f"{said}: it is empty; name a folder, {TINY}, or a model on the hub")
+        raise ConfigError(f"{label}: it is empty; name a folder, {TINY}, or a model on the hub")
     if Path(path).is_dir():
         return path
     if Path(path).is_file():
-        raise ConfigError(f"{said}: {path} is a file; name the folder that holds the model")
+        raise ConfigError(f"{label}: {path} is a file; name the folder that holds the model")
     # The hub's names are OWNER/NAME, so a folder that exists here is no owner.
     begins_here = path.count("/") == 1 and Path(path).parent.is_dir()
     if path.startswith((".", "/")) or path.count("/") > 1 or begins_here:
-        raise ConfigError(f"{said}: there is no such folder ({Path(path).absolute()})")
-    check_hub_name(path, said)
+        raise ConfigError(f"{label}: there is no such folder ({Path(path).absolute()})")
+    check_hub_name(path, label)
     return path
 
 
@@ -73,7 +73,7 @@ class Checkpoint:
         """Read where a model lies: a folder with a model or an adapter, ``tiny``, or a hub name.
 
         Raises:
-            ConfigError: There is no such folder, nothing to load in it, or no such hub name.
+            ConfigError: If there is no such folder, nothing to load in it, or no such hub name.
         """
         path = Path(find_model(name, f"model {name!r}"))
         if not path.is_dir():
@@ -104,7 +104,7 @@ class Checkpoint:
         """Return the config of the whole model, one of transformers'.
 
         Raises:
-            ConfigError: It cannot be loaded.
+            ConfigError: If it cannot be loaded.
         """
         from transformers import AutoConfig
 
@@ -120,7 +120,7 @@ class Checkpoint:
         """Return the model's longest context in tokens, if its config says.
 
         Raises:
-            ConfigError: It cannot be loaded.
+            ConfigError: If it cannot be loaded.
         """
         text = self.config().get_text_config()
         context: int | None = getattr(text, "max_position_embeddings", None)
@@ -130,7 +130,7 @@ class Checkpoint:
         """Return the module, adapter included, on a GPU in bfloat16 if there is one.
 
         Raises:
-            ConfigError: It cannot be loaded.
+            ConfigError: If it cannot be loaded.
         """
         import torch
 
@@ -153,7 +153,7 @@ def load_module(name: str, dtype: Any, key: str = "model", **options: Any) -> An
         **options: For ``from_pretrained``, such as ``quantization_config``.
 
     Raises:
-        ConfigError: It cannot be loaded.
+        ConfigError: If it cannot be loaded.
     """
     from transformers import AutoModelForCausalLM
 
@@ -181,13 +181,13 @@ def save_module(
 
     Args:
         module: One of transformers'.
-        folder: Where to.
+        folder: The folder to write to.
         state: Tensors by name, in place of the module's own.
         dtype: Torch's, that the config names; by default the module's.
         untied: Write a head of its own, also where it is tied to the embedding.
 
     Raises:
-        ConfigError: The rest of a composite cannot be found any more.
+        ConfigError: If the rest of a composite cannot be found any more.
     """
     from transformers import GenerationConfig
 

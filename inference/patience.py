@@ -56,20 +56,20 @@ class Room:
     """As many requests at once as the limit of open files allows; the others wait.
 
     Args:
-        name: Of what is asked, for the message that some have to wait.
+        name: The server's name, for the message that some have to wait.
         most: Requests at once, if the open files allow that many.
     """
 
     def __init__(self, name: str, most: int | None = None) -> None:
         self._name = name
         self._size = connections() if most is None else min(most, connections())
-        self._places = asyncio.Semaphore(self._size)
+        self._slots = asyncio.Semaphore(self._size)
         self._says = self._size != most  # whether the open files are what makes requests wait
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """Wait until one more request may be sent, which has ended when the block ends."""
-        if self._places.locked() and self._says:
+        if self._slots.locked() and self._says:
             self._says = False
             log.warning(
                 "%s gets %d requests at once, and the rest wait: the limit of open files is "
@@ -78,7 +78,7 @@ class Room:
                 self._size,
                 limit(),
             )
-        async with self._places:
+        async with self._slots:
             yield
 
 
@@ -131,7 +131,7 @@ class Patience:
         count: Callable[[], Awaitable[float | None]] | None = None,
         still: Callable[[], Awaitable[bool]] | None = None,
         most: int | None = None,
-        known: bool = False,
+        has_answered: bool = False,
     ) -> None:
         self._name = name
         self._timeout = timeout
@@ -141,7 +141,7 @@ class Patience:
         self._count = count
         self._still = still
         self._room = Room(name, most)
-        self._known = known  # whether the server has ever answered
+        self._has_answered = has_answered  # whether the server has ever answered
         self._away_since: float | None = None
         self._silent_until = 0.0
         self._waiting: set[_Waiting] = set()
@@ -157,7 +157,7 @@ class Patience:
             max_tokens: Most tokens that the answer has.
 
         Raises:
-            ModelError: There was no progress, or the server was away for too long.
+            ModelError: If there was no progress, or the server was away for too long.
         """
         request = Request(max_tokens)
         with own_deadline():
@@ -172,12 +172,12 @@ class Patience:
         """Make one attempt at a request whose place and repetition the caller sees to.
 
         Args:
-            send: As for :meth:`ask`.
+            send: The function of :meth:`ask`.
             request: Counts the attempts.
 
         Raises:
-            Again: It failed, and may be repeated.
-            ModelError: It failed for good.
+            Again: If the request failed and may be repeated.
+            ModelError: If the request failed for good.
         """
         started = asyncio.get_running_loop().time()
         try:
@@ -187,7 +187,7 @@ class Patience:
             raise
         except Unavailable as error:
             raise Again(self._pause(request, error, started)) from error
-        self._known, self._away_since = True, None
+        self._has_answered, self._away_since = True, None
         self._progress = asyncio.get_running_loop().time()
         return answer
 
@@ -195,14 +195,14 @@ class Patience:
         """Return the seconds until a request may be repeated.
 
         Raises:
-            ModelError: It has been repeated often enough.
+            ModelError: If the request has been repeated often enough.
         """
         now = asyncio.get_running_loop().time()
         request.tries += 1
-        self._known |= error.answered
+        self._has_answered |= error.answered
         wait = pause(self._backoff, request.tries)
         at_once = not error.answered and now - started < AT_ONCE_SECONDS
-        if self._known and (error.away or at_once):
+        if self._has_answered and (error.away or at_once):
             request.refused = now if request.refused is None else request.refused
             left = self._seconds_left(error, request.refused)
             if left <= 0 and request.tries > self._max_retries:
@@ -235,7 +235,7 @@ class Patience:
         """End the block when there is no progress.
 
         Raises:
-            ModelError: That has happened.
+            ModelError: If there is no progress for that long.
         """
         try:
             async with asyncio.timeout(None) as deadline:
@@ -266,10 +266,10 @@ class Patience:
             await asyncio.sleep(self._timeout / LOOKS)
             if await self._stands_still() or await self._has_counted():
                 self._progress = now()
-            for each in self._waiting:
-                idle = now() - max(each.since, self._progress)
-                if idle >= self._seconds(each.max_tokens) and not each.deadline.expired():
-                    each.deadline.reschedule(now())
+            for request in self._waiting:
+                idle = now() - max(request.since, self._progress)
+                if idle >= self._seconds(request.max_tokens) and not request.deadline.expired():
+                    request.deadline.reschedule(now())
 
     async def _stands_still(self) -> bool:
         return self._still is not None and await self._still()

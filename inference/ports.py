@@ -17,11 +17,11 @@ def choose_port(host: str, port: int, advice: str = ADVICE) -> int:
     Args:
         host: The address to listen on.
         port: From 0 to 65535.
-        advice: What to do if it cannot be used.
+        advice: The advice if it cannot be used.
 
     Raises:
-        ConfigError: The port is in use (says by which process, if it can be known), or the host is
-            not this machine's.
+        ConfigError: If the port is in use, or the host is not this machine's. The message names
+            the process that uses the port, if it can be known.
     """
     try:
         return bind(host, port) if port else free_port(host)

@@ -48,8 +48,8 @@ class ReferenceSample:
         """Sample the same from a server that takes no other requests yet.
 
         Raises:
-            EngineError: It answers as other weights would.
-            ModelError: It does not answer.
+            EngineError: If the server answers as other weights would.
+            ModelError: If the server does not answer.
         """
         if served.version != self.version:  # newer weights are on their way, with a probe
             return

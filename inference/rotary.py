@@ -41,7 +41,7 @@ def fix_rotary(model: Any, longest: int) -> None:
     def drop_last(module: Any, args: Any, output: Any) -> Any:
         if isinstance(output, torch.Tensor):
             return output[..., :-1, :]
-        return tuple(each[..., :-1, :] for each in output)
+        return tuple(part[..., :-1, :] for part in output)
 
     for module in _that_choose(model):
         module.register_forward_pre_hook(add_last, with_kwargs=True)

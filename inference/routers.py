@@ -131,12 +131,12 @@ class Recorder:
         """Return what was chosen in the last pass for its first tokens, uint16 ``[tokens, L·k]``.
 
         Raises:
-            ValueError: The routers did not say.
+            ValueError: If the routers did not say.
         """
         seen, self._seen = self._seen, []
-        if len(seen) != self.layers or any(each.dim() != 2 for each in seen):
+        if len(seen) != self.layers or any(choice.dim() != 2 for choice in seen):
             raise ValueError("its routers do not return the numbers of the experts that they chose")
-        return torch.cat([each[:tokens] for each in seen], -1).cpu().numpy().astype("<u2")
+        return torch.cat([choice[:tokens] for choice in seen], -1).cpu().numpy().astype("<u2")
 
 
 class Forcing(TorchFunctionMode):
@@ -158,14 +158,14 @@ class Forcing(TorchFunctionMode):
         super().__init__()
         self._force = force
         self._given: torch.Tensor | None = None
-        self._place = -1  # of the router that is called
-        self._found = False
+        self._router = -1  # index of the router that is called
+        self._replaced = False
         self._counts: list[torch.Tensor] = []
         self.compared = 0
         self._layers = layers_of_routers(model)
         self._experts = [len(score_matrix(router)) for router in routers_of(model)]
-        for place, router in enumerate(routers_of(model)):
-            router.register_forward_pre_hook(lambda *_, place=place: self._enter(place))
+        for index, router in enumerate(routers_of(model)):
+            router.register_forward_pre_hook(lambda *_, index=index: self._enter(index))
             router.register_forward_hook(self._leave, always_call=True)
 
     def use(self, experts: torch.Tensor | None) -> None:
@@ -181,46 +181,46 @@ class Forcing(TorchFunctionMode):
 
     def take_counts(self) -> tuple[int, int]:
         """Return how many choices were compared since the last call, and how many differed."""
-        different = sum((int(each) for each in self._counts), 0)
+        different = sum((int(count) for count in self._counts), 0)
         compared, self.compared, self._counts = self.compared, 0, []
         return compared, different
 
-    def _enter(self, place: int) -> None:
+    def _enter(self, index: int) -> None:
         if self._given is not None and getattr(_generating, "by", None) is None:
-            self._place, self._found = place, False
+            self._router, self._replaced = index, False
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, router: Any, given: Any, output: Any) -> None:
-        if self._place < 0:
+        if self._router < 0:
             return
-        self._place = -1
+        self._router = -1
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        if output is not None and not self._found:
+        if output is not None and not self._replaced:
             raise ValueError(f"{type(router).__name__} does not choose experts by torch.topk")
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Replace the choice of the layer's experts."""
-        found = func(*args, **(kwargs or {}))
+        top = func(*args, **(kwargs or {}))
         if func not in (torch.topk, torch.Tensor.topk):
-            return found
+            return top
         assert self._given is not None
-        scores, chosen = args[0], found[1]
+        scores, chosen = args[0], top[1]
         given = self._of_layer(chosen.shape[-1])
-        if given is None or scores.dim() != 2 or scores.shape[-1] != self._experts[self._place]:
-            return found  # of groups of experts
-        self._found = True
+        if given is None or scores.dim() != 2 or scores.shape[-1] != self._experts[self._router]:
+            return top  # of groups of experts
+        self._replaced = True
         given = given.to(chosen)
         if missing := len(chosen) - len(given):  # rows that pad a pass
             given = torch.nn.functional.pad(given, (0, 0, 0, missing), value=FREE)
-        known = given >= 0
+        fixed = given >= 0
         same = (chosen.sort(-1).values == given.sort(-1).values).all(-1)
-        self._counts.append((known.all(-1) & ~same).sum())
-        self.compared += int(known.all(-1).sum())
+        self._counts.append((fixed.all(-1) & ~same).sum())
+        self.compared += int(fixed.all(-1).sum())
         if not self._force:
-            return found
-        forced = torch.where(known, given, chosen)
+            return top
+        forced = torch.where(fixed, given, chosen)
         return torch.return_types.topk((scores.gather(-1, forced), forced))
 
     def _of_layer(self, chosen: int) -> torch.Tensor | None:
@@ -229,5 +229,5 @@ class Forcing(TorchFunctionMode):
         count, rest = divmod(self._given.shape[-1], chosen)
         if rest or count < len(self._layers):
             return None
-        layer = self._place if count == len(self._layers) else self._layers[self._place]
+        layer = self._router if count == len(self._layers) else self._layers[self._router]
         return self._given[:, layer * chosen : (layer + 1) * chosen]

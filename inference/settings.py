@@ -77,14 +77,14 @@ def real_numbers() -> Any:
 
     def refuse(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
         kind = cls.model_fields[info.field_name or ""].annotation
-        given = next((each for each in _values(value) if isinstance(each, bool)), None)
+        given = next((item for item in _values(value) if isinstance(item, bool)), None)
         if given is not None and _holds(kind, int, float) and not _holds(kind, bool, Any):
             raise ValueError(f"must be a number, not {str(given).lower()}")
-        text = next((each for each in _values(value) if _is_quoted_number(each)), None)
+        text = next((item for item in _values(value) if _is_quoted_number(item)), None)
         if text is not None and _holds(kind, int, float) and not _holds_text(kind):
             raise ValueError(f"must be a number without quotes, not {text!r}")
-        whole = (each for each in _values(value) if isinstance(each, int))
-        if _holds(kind, int) and any(not -MOST_WHOLE <= each < MOST_WHOLE for each in whole):
+        whole = (item for item in _values(value) if isinstance(item, int))
+        if _holds(kind, int) and any(not -MOST_WHOLE <= item < MOST_WHOLE for item in whole):
             raise ValueError("must be a whole number of at most 64 bits")
         return value
 
@@ -101,14 +101,14 @@ class Strict(BaseModel):
 def _values(value: Any) -> Iterator[Any]:
     """Yield a value, or those inside of lists; what tables hold is checked there."""
     if isinstance(value, list | tuple):
-        for each in value:
-            yield from _values(each)
+        for item in value:
+            yield from _values(item)
     else:
         yield value
 
 
 def _holds(annotation: Any, *kinds: Any) -> bool:
-    return annotation in kinds or any(_holds(each, *kinds) for each in get_args(annotation))
+    return annotation in kinds or any(_holds(member, *kinds) for member in get_args(annotation))
 
 
 def _is_quoted_number(value: Any) -> bool:
@@ -350,19 +350,19 @@ class VllmSettings(EngineSettings):
         """See that the GPUs can be divided between the replicas.
 
         Raises:
-            ValueError: They cannot.
+            ValueError: If they cannot be divided.
         """
         if not self.gpus:
             return
         if len({*self.gpus}) < len(self.gpus):
             raise ValueError(f"gpus = {self.gpus} names a device twice")
-        each, left = divmod(len(self.gpus), self.replicas)
+        share, left = divmod(len(self.gpus), self.replicas)
         if left:
             raise ValueError(
                 f"gpus names {len(self.gpus)} GPUs, which replicas = {self.replicas} cannot share "
                 "equally"
             )
-        if self.gpus_per_replica is not None and self.gpus_per_replica != each:
+        if self.gpus_per_replica is not None and self.gpus_per_replica != share:
             raise ValueError(
                 f"gpus names {len(self.gpus)} GPUs, but replicas = {self.replicas} with "
                 f"gpus_per_replica = {self.gpus_per_replica} need "

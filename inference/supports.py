@@ -32,7 +32,7 @@ def read_supports(tokens: Iterable[Mapping[int, float]]) -> list[list[int]]:
             its own.
 
     Raises:
-        ModelError: The ids of a token have together another probability than 1: the server tells
+        ModelError: If the ids of a token have together another probability than 1: the server tells
             the model's log-probabilities, not those of what was sampled.
     """
     supports = []

@@ -21,7 +21,7 @@ def load_sdk() -> Any:
     """Return the SDK, the package ``tinker``. Its telemetry is off unless the user turned it on.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: If the SDK is not installed.
     """
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     return load("tinker", "tinker")
@@ -44,7 +44,7 @@ async def tinker_wire(
     The SDK itself waits for a server that is away or answers 429.
 
     Raises:
-        ModelError: The server failed or refused, or cannot sample in this way.
+        ModelError: If the server failed or refused, or cannot sample in this way.
     """
     if sampling.min_p or sampling.repetition_penalty != 1.0:
         raise ModelError("the Tinker API has no min_p and no repetition_penalty; leave them out")

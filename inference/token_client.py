@@ -30,12 +30,12 @@ class _Line:
 
     Args:
         member: The server.
-        wire: How to ask it.
+        wire: The protocol to ask it with.
         leases: Know when it pauses.
         timeout: Seconds without progress.
         max_retries: Attempts after the first.
         backoff: Seconds before the first retry.
-        known: Whether it is known to have answered.
+        has_answered: Whether it is known to have answered.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class _Line:
         timeout: float,
         max_retries: int,
         backoff: float,
-        known: bool,
+        has_answered: bool,
     ) -> None:
         self.wire = wire
         self.client = JsonClient(member.base_url, api_key=member.api_key)
@@ -57,7 +57,7 @@ class _Line:
             max_retries=max_retries,
             backoff=backoff,
             away=member.away,
-            known=known,
+            has_answered=has_answered,
             count=lambda: processed_tokens(self.client),
             still=lambda: leases.still(member),
         )
@@ -67,12 +67,12 @@ class TokenClient:
     """Samples from servers, as patiently as :class:`~vf.inference.patience.Patience` has it.
 
     Args:
-        leases: Which server is asked, before each attempt.
+        leases: The leases of servers, one of which is taken before each attempt.
         timeout: Seconds without progress after which a completion is given up.
         max_retries: Attempts after the first at errors that are not known to pass.
         backoff: Seconds before the first retry; doubles each time.
-        wire: How to ask, if not as the servers' own wire says.
-        known: Whether the servers are known to have answered, such as to another process.
+        wire: The protocol, if it is not the servers' own.
+        has_answered: Whether the servers are known to have answered, such as to another process.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class TokenClient:
         max_retries: int = 4,
         backoff: float = 0.25,
         wire: Wire | None = None,
-        known: bool = False,
+        has_answered: bool = False,
     ) -> None:
         self._leases = leases
         self._how: dict[str, Any] = {
             "timeout": timeout,
             "max_retries": max_retries,
             "backoff": backoff,
-            "known": known,
+            "has_answered": has_answered,
         }
         self._wire = wire
         self._lines: dict[Member, _Line] = {}
@@ -123,8 +123,8 @@ class TokenClient:
         A server that goes down under the request is left, for another one if there is one.
 
         Raises:
-            ModelError: The server failed, or its answer is incomplete.
-            ServerDown: It went down, and may be started again.
+            ModelError: If the server failed, or its answer is incomplete.
+            ServerDown: If the server went down, and may be started again.
         """
         request = Request(sampling.max_tokens)
         downs: list[ServerDown] = []
@@ -136,13 +136,13 @@ class TokenClient:
                     except ServerDown as error:
                         downs.append(error)
                         break
-                    found = await self._ask(lease, request, prompt_ids, sampling, stop_token_ids)
-                    if isinstance(found, Completion):
-                        return found
-                    if isinstance(found, ServerDown):
-                        downs.append(found)
+                    outcome = await self._ask(lease, request, prompt_ids, sampling, stop_token_ids)
+                    if isinstance(outcome, Completion):
+                        return outcome
+                    if isinstance(outcome, ServerDown):
+                        downs.append(outcome)
                     else:
-                        await asyncio.sleep(found.seconds)
+                        await asyncio.sleep(outcome.seconds)
         raise downs[0]  # the cause of the others
 
     async def _ask(
@@ -156,33 +156,33 @@ class TokenClient:
         """Return the completion, or what became of the attempt that may be repeated.
 
         Raises:
-            ModelError: It may not.
+            ModelError: If the attempt may not be repeated.
         """
         line = self._line(lease.member)
-        found: Completion | Again | None = None
+        outcome: Completion | Again | None = None
         failure: ModelError | None = None
         try:
-            found = await line.patience.attempt(
+            outcome = await line.patience.attempt(
                 lambda: line.wire(line.client, lease.served, prompt_ids, sampling, stop_token_ids),
                 request,
             )
         except Again as error:
-            found = error
+            outcome = error
         except ModelError as error:
             failure = error
         finally:
             lost = await self._leases.give_back(lease)
         if lost:
             # A new server may have answered, with other weights than the lease says.
-            cause = found.__cause__ if isinstance(found, Again) else failure
+            cause = outcome.__cause__ if isinstance(outcome, Again) else failure
             why = f": {cause}" if cause else " during the request"
             down = ServerDown(f"the inference server went down{why}")
             down.__cause__ = cause
             return down
         if failure is not None:
             raise failure
-        assert found is not None
-        return found
+        assert outcome is not None
+        return outcome
 
     def _line(self, member: Member) -> _Line:
         line = self._lines.get(member)

@@ -73,7 +73,7 @@ class JsonClient:
         backoff: Seconds before the first retry; doubles each time, at most 8.
 
     Raises:
-        ConfigError: The key holds what no HTTP header can.
+        ConfigError: If the key holds what no HTTP header can.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class JsonClient:
         any other 4xx is final.
 
         Raises:
-            ModelError: The server refused, or did not answer in any of the attempts.
+            ModelError: If the server refused, or did not answer in any of the attempts.
         """
         problem, after = "", None
         for attempt in range(self.max_retries + 1):
@@ -126,8 +126,8 @@ class JsonClient:
         """POST ``body`` once and return the decoded answer. The caller has the deadline.
 
         Raises:
-            Unavailable: It may be tried again.
-            ModelError: The server refused, or answered with something else.
+            Unavailable: If the request failed and may be tried again.
+            ModelError: If the server refused, or answered with something else.
         """
         import aiohttp  # takes a while, and an engine in this process needs no client
 
@@ -140,11 +140,11 @@ class JsonClient:
                 after = retry_after(response.headers)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             problem = f"{url} is not a URL: write it as http://host:port/v1"
-            raise ModelError(problem) from self._told(error)
+            raise ModelError(problem) from self._cause(error)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise _broken(url, error, away=True) from self._told(error)
+            raise _broken(url, error, away=True) from self._cause(error)
         except aiohttp.ClientError as error:
-            raise _broken(url, error, away=False) from self._told(error)
+            raise _broken(url, error, away=False) from self._cause(error)
         if status == 200:
             return _object(url, answer)
         problem = hide(f"{url} answered {status}: {words_of(answer)}", *self._secrets)
@@ -154,7 +154,7 @@ class JsonClient:
         """GET a path of the server's root; None if it has no answer.
 
         Args:
-            path: As it follows the host and port.
+            path: The path after host and port.
         """
         import aiohttp
 
@@ -171,7 +171,7 @@ class JsonClient:
             await self._session.close()
             self._session = None
 
-    def _told(self, error: Exception) -> Exception | None:
+    def _cause(self, error: Exception) -> Exception | None:
         """Return an error as the cause of another; None where it tells a key."""
         return None if tells(error, *self._secrets) else error
 
@@ -208,8 +208,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds after which a server wants to be asked again, at most ``MOST_AFTER``.
 
     Args:
-        headers: Of its answer. ``retry-after-ms`` is in milliseconds; ``Retry-After`` in seconds,
-            with units (``1m30s``), or a date.
+        headers: The headers of its answer. ``retry-after-ms`` is in milliseconds; ``Retry-After``
+            in seconds, with units (``1m30s``), or a date.
 
     Returns:
         None if it does not say.
@@ -241,12 +241,12 @@ def _date(text: str | None) -> datetime:
     """Return an HTTP date; the present where there is none.
 
     Raises:
-        ValueError: It is no date.
+        ValueError: If it is no date.
     """
     if text is None:
         return datetime.now(UTC)
-    found = parsedate_to_datetime(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    date = parsedate_to_datetime(text)
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def _object(url: str, body: bytes) -> dict[str, Any]:
@@ -266,19 +266,19 @@ def words_of(body: object) -> str:
         body: Its answer, read or not. The message of an OpenAI-style error is returned; of any
             other body, its beginning.
     """
-    found = body
+    parsed = body
     if isinstance(body, bytes | str):
         try:
-            found = pydantic_core.from_json(body)
+            parsed = pydantic_core.from_json(body)
         except ValueError:
-            found = None
-    if isinstance(found, list) and len(found) == 1:  # Google's API
-        found = found[0]
-    error = found.get("error") if isinstance(found, dict) else None
-    if isinstance(error, dict) and (said := error.get("message")):
+            parsed = None
+    if isinstance(parsed, list) and len(parsed) == 1:  # Google's API
+        parsed = parsed[0]
+    error = parsed.get("error") if isinstance(parsed, dict) else None
+    if isinstance(error, dict) and (message := error.get("message")):
         more = error.get("metadata")  # OpenRouter's, with the words of the provider behind it
         raw = more.get("raw") if isinstance(more, dict) else None
-        return _short(f"{said} ({raw})" if raw else str(said))
+        return _short(f"{message} ({raw})" if raw else str(message))
     text = body if isinstance(body, bytes | str) else pydantic_core.to_json(body)
     return _short(text if isinstance(text, str) else text.decode(errors="replace")) or "nothing"
 

@@ -58,7 +58,7 @@ class CodeContest(Environment):
     :func:`share_passed`), less a share for many calls, calls gone wrong and code that hangs.
 
     Args:
-        sandbox: The source of sandboxes; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
+        sandbox: The sandboxes for code; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
         partial: Whether passing some of the hidden tests earns partial credit; otherwise all or
             nothing.
         visible: Tests shown in the prompt, 0 to 5.

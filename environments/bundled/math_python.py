@@ -28,7 +28,7 @@ class MathPython(Environment):
     gone wrong and code that hangs.
 
     Args:
-        sandbox: The source of sandboxes; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
+        sandbox: The sandboxes for code; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
         templates: The kinds of problems to draw from; all by default.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split; no problem is in both.

@@ -55,7 +55,7 @@ class RepoFix(Environment):
     share for many calls, calls gone wrong and commands that hang.
 
     Args:
-        sandbox: The source of sandboxes; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
+        sandbox: The sandboxes for code; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
         bugs: Broken modules in each repository, 1 to 3.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split; no module is in both.

@@ -131,7 +131,7 @@ def failure(problem: str, status: int, body: object, after: float | None = None)
     """Return the error of an answer that is a refusal.
 
     Args:
-        problem: What the error says.
+        problem: The error's text.
         status: The answer's, or the one that its text has in place of it.
         body: The answer.
         after: Seconds after which the server wants to be asked again.
@@ -143,15 +143,15 @@ def failure(problem: str, status: int, body: object, after: float | None = None)
         return Filtered(problem, status, text)
     if "insufficient_quota" in text:  # a 429 that does not pass
         return Refused(problem, status, text)
-    found = refusal(problem, status, after)
-    return found if isinstance(found, Unavailable) else Refused(problem, status, text)
+    error = refusal(problem, status, after)
+    return error if isinstance(error, Unavailable) else Refused(problem, status, text)
 
 
 def read_object(text: str | bytes, who: str) -> dict[str, Any]:
     """Return the JSON object that an API answered with status 200.
 
     Raises:
-        Garbled: It is none.
+        Garbled: If it is not a JSON object.
     """
     if isinstance(text, str):
         text = text.removeprefix("\ufeff")
@@ -159,14 +159,14 @@ def read_object(text: str | bytes, who: str) -> dict[str, Any]:
         answer = pydantic_core.from_json(text)
     except ValueError as error:
         answer = None
-        said = f": {error}"
+        reason = f": {error}"
     else:
-        said = ""
+        reason = ""
     if isinstance(answer, list) and len(answer) == 1:  # Google's API sends errors in a list
         [answer] = answer
     if not isinstance(answer, dict):
         raise Garbled(
-            f"{who}: the server did not answer with a chat completion{said}. It answered: "
+            f"{who}: the server did not answer with a chat completion{reason}. It answered: "
             f"{words_of(text)}"
         )
     return answer
@@ -177,13 +177,13 @@ def read_reply(answer: Mapping[str, Any], who: str, conversation: Conversation) 
 
     Args:
         answer: The body of an answer with status 200.
-        who: Who answered, for the errors.
-        conversation: What it answers.
+        who: The name of the model that answered, for the errors.
+        conversation: The conversation that it answers.
 
     Raises:
-        Unavailable: It is a failure in place of an answer, and may be tried again.
-        TooLong: It says that the context is full.
-        ModelError: It holds what cannot be read.
+        Unavailable: If it holds an error in place of an answer, and may be tried again.
+        TooLong: If it says that the context is full.
+        ModelError: If it holds what cannot be read.
     """
     _check_error(answer, who)
     choices = answer.get("choices")
@@ -191,16 +191,16 @@ def read_reply(answer: Mapping[str, Any], who: str, conversation: Conversation) 
     if not isinstance(choice, Mapping):
         raise Garbled(f"{who}: the answer has no choices: {words_of(answer)}")
     _check_error(choice, who)
-    reason, said = _reason(choice.get("finish_reason"), who), choice.get("message")
-    if said is None and reason == "content_filter":
-        said = {}
-    if not isinstance(said, Mapping):
+    reason, raw = _reason(choice.get("finish_reason"), who), choice.get("message")
+    if raw is None and reason == "content_filter":
+        raw = {}
+    if not isinstance(raw, Mapping):
         raise Garbled(f"{who}: the answer has no message: {words_of(answer)}")
-    message = _message(said, who, conversation)
+    message = _message(raw, who, conversation)
     usage = answer.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     tokens = _count(usage.get("completion_tokens"))
-    if said.get("refusal") and not said.get("content"):
+    if raw.get("refusal") and not raw.get("content"):
         reason = "refusal"
     if reason is None:
         if not message.content and not message.tool_calls:
@@ -209,34 +209,34 @@ def read_reply(answer: Mapping[str, Any], who: str, conversation: Conversation) 
     return Reply(message, reason, _count(usage.get("prompt_tokens")), tokens)
 
 
-def _check_error(found: Mapping[str, Any], who: str) -> None:
+def _check_error(answer: Mapping[str, Any], who: str) -> None:
     """Raise what an error means that is in an answer with status 200."""
-    error = found.get("error")
-    base = found.get("base_resp")
+    error = answer.get("error")
+    base = answer.get("base_resp")
     if isinstance(base, Mapping) and base.get("status_code") in MINIMAX:
         problem, status = f"{who}: the answer is an error: {words_of(base)}", base["status_code"]
         meaning = MINIMAX[status]
         if isinstance(meaning, int):
             raise failure(problem, meaning, base)
         raise meaning(problem, 400, str(base))
-    if not error and found.get("object") != "error":
+    if not error and answer.get("object") != "error":
         return
-    problem = f"{who}: the answer is an error: {words_of(found)}"
-    code = str((error if isinstance(error, Mapping) else found).get("code"))
+    problem = f"{who}: the answer is an error: {words_of(answer)}"
+    code = str((error if isinstance(error, Mapping) else answer).get("code"))
     status = int(code) if re.fullmatch("[45][0-9][0-9]", code) else 0
     if status == 0 or status in TIMEOUTS:
-        if TOO_LONG.search(str(found)) and not QUOTA.search(str(found)):
+        if TOO_LONG.search(str(answer)) and not QUOTA.search(str(answer)):
             raise TooLong(problem, 400)
         raise Unavailable(problem, away=False, answered=True)
-    raise failure(problem, status, found)
+    raise failure(problem, status, answer)
 
 
 def _reason(given: object, who: str) -> FinishReason | None:
     """Return why an answer ended; None where it does not say.
 
     Raises:
-        Unavailable: The server was interrupted.
-        ModelError: It is not known what it means.
+        Unavailable: If the server was interrupted.
+        ModelError: If the reason is unknown.
     """
     name = "" if given is None else str(given).partition(":")[0].strip().lower()
     name = re.sub(r"^finish_?reason[._]", "", name)  # how an enumeration prints itself
@@ -250,9 +250,9 @@ def _reason(given: object, who: str) -> FinishReason | None:
     raise ModelError(f"{problem}, which is not known: it may have failed or be cut off")
 
 
-def _message(said: Mapping[str, Any], who: str, conversation: Conversation) -> Message:
+def _message(answer: Mapping[str, Any], who: str, conversation: Conversation) -> Message:
     """Return a message, with ids of its calls that no other call of the conversation has."""
-    raw = {**said, "role": "assistant"}
+    raw = {**answer, "role": "assistant"}
     if isinstance(calls := raw.get("tool_calls"), Mapping):
         calls = [calls]
     if not calls and (only := raw.pop("function_call", None)):
@@ -266,10 +266,10 @@ def _message(said: Mapping[str, Any], who: str, conversation: Conversation) -> M
         message = Message.from_openai(raw)
     except ConfigError as error:  # one answer is at fault, and no setting
         raise Garbled(f"{who}: the answer cannot be read: {error}") from error
-    if said.get("refusal") and not message.content:
-        message.content = str(said["refusal"])
+    if answer.get("refusal") and not message.content:
+        message.content = str(answer["refusal"])
     if message.tool_calls:
-        taken = {call.id for said in conversation.messages for call in said.tool_calls}
+        taken = {call.id for earlier in conversation.messages for call in earlier.tool_calls}
         fresh = _ids(conversation.turn)
         calls = []
         for call, given in zip(message.tool_calls, raw["tool_calls"], strict=True):

@@ -77,8 +77,8 @@ class ChatModel:
         notes: What was found out of the API, in words.
 
     Raises:
-        ConfigError: A key is needed (no ``base_url``, here or in ``OPENAI_BASE_URL``) and there is
-            none, or it holds what no HTTP header can.
+        ConfigError: If a key is needed (no ``base_url``, here or in ``OPENAI_BASE_URL``) and there
+            is none, or it holds what no HTTP header can.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class ChatModel:
         """Send the conversation and return the first choice.
 
         Raises:
-            ModelError: The API refused, did not answer, or not with text and function calls.
-            ContextFull: The API refused the conversation because it is too long.
+            ModelError: If the API refused, did not answer, or not with text and function calls.
+            ContextFull: If the API refused the conversation because it is too long.
         """
         client, patience = self._connections.get()
 
@@ -173,10 +173,10 @@ class ChatModel:
         """Ask once, and again where a field was refused that can be left out.
 
         Raises:
-            Unavailable: It may be tried again.
-            ModelError: The API refused.
+            Unavailable: If the request failed and may be tried again.
+            ModelError: If the API refused.
         """
-        fields = self._asked(conversation, sampling, max_tokens)
+        fields = self._request_fields(conversation, sampling, max_tokens)
         messages, tools = conversation.messages, conversation.tools
         if self._in_text:
             messages, tools = in_text(messages, tools), []
@@ -185,7 +185,7 @@ class ChatModel:
             wraps = self._valid_calls
             sent = images_behind(
                 messages,
-                [as_sent(each, reasoning=reasoning, valid_calls=wraps) for each in messages],
+                [as_sent(m, reasoning=reasoning, valid_calls=wraps) for m in messages],
             )
             more = {**({"tools": tools} if tools else {}), **applied}
             try:
@@ -223,9 +223,9 @@ class ChatModel:
         """Return the text of an answer.
 
         Raises:
-            Unavailable: It may be tried again.
-            Refused: The API refused.
-            ModelError: The client failed.
+            Unavailable: If the request failed and may be tried again.
+            Refused: If the API refused.
+            ModelError: If the client failed.
         """
         import openai
 
@@ -241,16 +241,16 @@ class ChatModel:
             kind, status = type(error).__name__, error.status_code
             problem = f"{self.model}: {kind}: {status}: {words_of(text)}"
             after = retry_after(error.response.headers)
-            raise failure(problem, status, text, after) from self._told(error)
+            raise failure(problem, status, text, after) from self._cause(error)
         except openai.OpenAIError as error:
             problem = hide(f"{self.model}: {type(error).__name__}: {error}", *self._secrets)
             if not isinstance(error, openai.APIConnectionError):
-                raise ModelError(problem) from self._told(error)
+                raise ModelError(problem) from self._cause(error)
             # Only connecting has a timeout here.
             away = isinstance(error, openai.APITimeoutError)
-            raise Unavailable(problem, away=away, answered=False) from self._told(error)
+            raise Unavailable(problem, away=away, answered=False) from self._cause(error)
 
-    def _asked(
+    def _request_fields(
         self, conversation: Conversation, sampling: Sampling, max_tokens: int | None
     ) -> dict[str, Any]:
         """Return the fields of a request beside the conversation, by our names for them."""
@@ -266,7 +266,7 @@ class ChatModel:
         unset = {name: getattr(sampling, name) for name in beyond if name not in fields}
         return fields | unset
 
-    def _told(self, error: Exception) -> Exception | None:
+    def _cause(self, error: Exception) -> Exception | None:
         """Return an error as the cause of another; None where it tells the key."""
         return None if tells(error, *self._secrets) else error
 
@@ -281,8 +281,8 @@ async def _filling(ask: Callable[[int | None], Awaitable[Reply]], most: int) -> 
     """Return an answer to a conversation that leaves less room than ``most`` tokens.
 
     Raises:
-        ContextFull: It leaves none.
-        ModelError: The API failed.
+        ContextFull: If the conversation leaves no room.
+        ModelError: If the API failed.
     """
     try:
         return await ask(None)  # servers sample until there is no room

@@ -32,13 +32,13 @@ class FrozenModel:
     Args:
         model: A folder with a model or an adapter, one of a run's checkpoints, such as
             ``runs/x/checkpoints/best``, ``tiny``, or a hub name.
-        where: Which setting names it, for the error.
+        where: The setting that names it, for the error.
 
     Attributes:
         model: What it is called.
 
     Raises:
-        ConfigError: There is no such model.
+        ConfigError: If there is no such model.
     """
 
     def __init__(self, model: str, where: str = "checkpoint") -> None:
@@ -49,8 +49,8 @@ class FrozenModel:
         """Answer, with the weights as they were when the model was first asked.
 
         Raises:
-            ModelError: The engine failed.
-            ContextFull: The context has no room for one more token.
+            ModelError: If the engine failed.
+            ContextFull: If the context has no room for one more token.
         """
         key = str(self._checkpoint.adapter or self._checkpoint.base)
         if key not in _open:
@@ -66,7 +66,7 @@ def _find(model: str, where: str) -> Checkpoint:
     """Return where a model lies, in a run's checkpoint too.
 
     Raises:
-        ConfigError: There is no such model; says which setting names it.
+        ConfigError: If there is no such model; the message says which setting names it.
     """
     path = Path(model).expanduser()
     if (path / "checkpoints").is_dir():

@@ -19,12 +19,12 @@ def load_renderer(
     """Return the renderer of a checkpoint.
 
     Args:
-        checkpoint: Whose.
+        checkpoint: The model's checkpoint.
         settings: ``[inference]``.
         tokenizer: The folder or name that has tokenizer and chat template, if not the model's.
 
     Raises:
-        ConfigError: It cannot be loaded.
+        ConfigError: If it cannot be loaded.
     """
     here = checkpoint.adapter
     if tokenizer is None and here is not None and (here / "tokenizer_config.json").is_file():
@@ -50,16 +50,16 @@ def build_local_engine(
     """Return the engine that serves a checkpoint, not started. Publish once before it is asked.
 
     Args:
-        name: What to call the model.
-        checkpoint: Where it lies.
+        name: The name of the model in requests.
+        checkpoint: The model's checkpoint.
         settings: ``[inference]``.
         renderer: Its renderer.
         max_seq_len: Tokens in one context at most.
         scratch: For an adapter on its way to the server.
-        log_path: Where the server's output goes.
+        log_path: The file for the server's output.
 
     Raises:
-        ConfigError: It cannot be loaded, or the engine is not installed here.
+        ConfigError: If it cannot be loaded, or the engine is not installed here.
     """
     if isinstance(settings, EmbeddedSettings):
         module = checkpoint.load()

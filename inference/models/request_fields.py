@@ -66,7 +66,7 @@ class Fields:
         """Return whether a refused request can be repeated, with other fields.
 
         Args:
-            words: What the API said.
+            words: The API's own words.
             fields: The fields of the request.
             sent: The same as they were sent.
         """

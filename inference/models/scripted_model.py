@@ -32,7 +32,7 @@ class ScriptedModel:
         trace = await vf.rollout(vf.make("calculator"), task, model)
 
     Raises:
-        ModelError: The script is at its end (from ``respond``, as are the exceptions in it).
+        ModelError: If the script is at its end (from ``respond``, as are the exceptions in it).
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class TokenModel:
         thinking_history: ``keep`` never drops sampled reasoning from the context. ``template``
             renders the conversation again each turn, as in deployment: the template decides which
             reasoning is kept, and the conversation forks where that rewrites history.
-        sampling: How to sample where the caller of a rollout does not say.
+        sampling: The sampling settings where the caller of a rollout gives none.
         record_experts: Whether branches get the experts that the server used for their tokens.
     """
 
@@ -62,9 +62,9 @@ class TokenModel:
         """Extend the last branch (or fork) to the next prompt, and sample an answer.
 
         Raises:
-            ModelError: The server failed, or its answer is incomplete.
-            PromptTooLong: The first prompt is over ``max_prompt_len``.
-            ContextFull: The context has no room for one more token.
+            ModelError: If the server failed, or its answer is incomplete.
+            PromptTooLong: If the first prompt is over ``max_prompt_len``.
+            ContextFull: If the context has no room for one more token.
         """
         branch, context, fork = await _in_turn(conversation, self._next_prompt)
         prompt_ids = branch.token_ids + context
@@ -107,9 +107,9 @@ class TokenModel:
         """Return how many tokens the next prompt of a conversation has.
 
         Raises:
-            ConfigError: The template refuses the conversation.
-            Unrenderable: It refuses what the model has caused.
-            ContextFull: It is many times longer than the context.
+            ConfigError: If the template refuses the conversation.
+            Unrenderable: If the template refuses what the model has caused.
+            ContextFull: If the conversation is many times longer than the context.
         """
         self._check_length(conversation)
         branch, context, _ = next_prompt(self.renderer, conversation, self.thinking_history)
@@ -140,7 +140,7 @@ class TokenModel:
 
         count = bisect_left(range(len(ids)), True, lo=1, key=holds_one)
         text = read(ids[:count])
-        place, first = min((place, end) for end in stop if (place := text.find(end)) >= 0)
+        start, first = min((start, end) for end in stop if (start := text.find(end)) >= 0)
         cut = replace(
             completion,
             token_ids=ids[:count],
@@ -150,7 +150,7 @@ class TokenModel:
             finish_reason="stop",
             experts=completion.experts[: len(completion.experts) - (len(ids) - count)],
         )
-        return cut, text[:place], first
+        return cut, text[:start], first
 
     def _check_length(self, conversation: Conversation) -> None:
         """Raise ContextFull if the new messages are many times longer than the context.

@@ -25,8 +25,8 @@ def images_behind(
     for message, raw in zip(messages, sent, strict=True):
         if message.role == "tool":
             if message.images:
-                said = f"Shown by {message.name or 'the tool'} (call {message.tool_call_id}):"
-                waiting.append({"type": "text", "text": said})
+                caption = f"Shown by {message.name or 'the tool'} (call {message.tool_call_id}):"
+                waiting.append({"type": "text", "text": caption})
                 waiting += [image.to_openai() for image in message.images]
                 raw = {**raw, "content": message.content or "(an image, shown below)"}
         elif waiting and message.role == "user":

@@ -24,7 +24,7 @@ def decode(text: str) -> Any:
     """Decode JSON.
 
     Raises:
-        Unreadable: It is not JSON, or is nested too deeply.
+        Unreadable: If it is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(text)
@@ -41,8 +41,8 @@ def call_from_object(
     way round.
 
     Raises:
-        Unreadable: It is not an object, has no name, holds arguments where none belong, or cannot
-            be written down again.
+        Unreadable: If it is not an object, has no name, holds arguments where none belong, or
+            cannot be written down again.
     """
     if not isinstance(value, dict):
         raise Unreadable("it is not a JSON object")
@@ -64,7 +64,7 @@ def call_from_text(name: str, arguments: str) -> ToolCall:
     """Build a call from its name and its arguments as JSON text, which is kept as written.
 
     Raises:
-        Unreadable: The name is missing, or the arguments are not JSON.
+        Unreadable: If the name is missing, or the arguments are not JSON.
     """
     if not name:
         raise Unreadable("it has no name")
@@ -76,7 +76,7 @@ def call_from_values(name: str, arguments: dict[str, Any]) -> ToolCall:
     """Build a call from its name and its decoded arguments.
 
     Raises:
-        Unreadable: It cannot be written down again.
+        Unreadable: If it cannot be written down again.
     """
     return _call(name, _encode(arguments))
 
@@ -89,8 +89,8 @@ def calls_from_json(
     A list entry that cannot be read becomes a malformed call; the others are not affected.
 
     Raises:
-        Unreadable: The text is not JSON, its one object cannot be read, or an entry can neither be
-            read nor written down again.
+        Unreadable: If the text is not JSON, its one object cannot be read, or an entry can neither
+            be read nor written down again.
     """
     value = decode(text)
     if not isinstance(value, list):

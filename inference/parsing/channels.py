@@ -53,8 +53,8 @@ class Part:
     @property
     def recipient(self) -> str | None:
         """The recipient that the header names, if any."""
-        found = _RECIPIENT.search(self.header)
-        return found["name"] if found else None
+        match = _RECIPIENT.search(self.header)
+        return match["name"] if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ChannelParser:
 
     Args:
         family: The family's name.
-        thinking: What an answer begins with if it opens its reasoning itself.
+        thinking: The beginning of an answer that opens its reasoning itself.
         reasoning_opener: See :class:`vf.inference.parsing.Parser`.
         closer: Pattern of the tokens that end a message.
         thinks: Whether a message is reasoning.
@@ -92,9 +92,9 @@ class ChannelParser:
             if self.thinks(part):
                 reasoning.append(part.body or "")
                 continue
-            said, found = self.read(part, schemas)
-            content += [] if said is None else [said]
-            calls += found
+            body, body_calls = self.read(part, schemas)
+            content += [] if body is None else [body]
+            calls += body_calls
         return Message(
             "assistant",
             "\n".join(content).strip(),

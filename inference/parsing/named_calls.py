@@ -59,8 +59,8 @@ _PYTHON = {"None": "null", "True": "true", "False": "false"}
 
 
 def _parted(body: str, separator: str) -> tuple[str, str]:
-    before, found, after = body.partition(separator)
-    if not found:
+    before, divider, after = body.partition(separator)
+    if not divider:
         raise Unreadable(f"it has no {separator}")
     return before, after
 

@@ -43,7 +43,7 @@ class Parser(Protocol):
         """Parse one answer; never raises.
 
         Args:
-            text: What the model wrote, without its stop token.
+            text: The model's answer without its stop token.
             id_prefix: Tool calls get the ids ``{id_prefix}_0``, ``{id_prefix}_1``, ...
             in_reasoning: Whether the prompt had already opened the reasoning.
             tools: The available tools, in OpenAI's format. Forms that write every value as bare
@@ -99,8 +99,8 @@ class MarkedParser:
         pieces, at, spare = [], 0, iter(range(MAX_TRIES))
         while opened := self._opener.search(text, at):
             pieces.append(text[at : opened.start()])
-            found, at = self._read_region(text, opened.end(), schemas, spare)
-            calls += found
+            region_calls, at = self._read_region(text, opened.end(), schemas, spare)
+            calls += region_calls
         content = "".join([*pieces, text[at:]])
         return re.sub(self.dressing, "", content) if self.dressing else content, calls
 

@@ -70,7 +70,7 @@ class Tags:
         """Read one call.
 
         Raises:
-            Unreadable: A tag is missing, unknown or repeated.
+            Unreadable: If a tag is missing, unknown or repeated.
         """
         head = re.match(self.head, body)
         if head is None:

@@ -36,7 +36,7 @@ def read_value(text: str, parameter: str, schema: Mapping[str, Any]) -> Any:
 
     Args:
         text: The value: text as it is, anything else as JSON (or as Python's True, False, None).
-        parameter: Which argument it is for.
+        parameter: The name of the parameter.
         schema: JSON schema of all the tool's arguments; empty if it is not known.
 
     Returns:
@@ -54,8 +54,8 @@ def read_value(text: str, parameter: str, schema: Mapping[str, Any]) -> Any:
         return text
     if isinstance(value, str):  # the quotes belong to the text: bare text needs none
         return text
-    wanted = kinds is None or "string" not in kinds or _kind(value) in kinds
-    return value if wanted else text
+    fits = kinds is None or "string" not in kinds or _kind(value) in kinds
+    return value if fits else text
 
 
 def _decode(text: str) -> Any:
@@ -79,12 +79,12 @@ def _kinds(schema: object, root: Mapping[str, Any], depth: int) -> frozenset[str
         return _with_integers(_kind(value) for value in schema["enum"])
     for union in ("anyOf", "oneOf"):
         if isinstance(schema.get(union), list):
-            found = [_kinds(option, root, depth - 1) for option in schema[union]]
-            known = [kinds for kinds in found if kinds is not None]
-            return frozenset().union(*known) if len(known) == len(found) else None
+            options = [_kinds(option, root, depth - 1) for option in schema[union]]
+            stated = [kinds for kinds in options if kinds is not None]
+            return frozenset().union(*stated) if len(stated) == len(options) else None
     if isinstance(schema.get("allOf"), list):
-        found = [_kinds(part, root, depth - 1) for part in schema["allOf"]]
-        return next((kinds for kinds in found if kinds is not None), None)
+        parts = (_kinds(part, root, depth - 1) for part in schema["allOf"])
+        return next((kinds for kinds in parts if kinds is not None), None)
     declared = schema.get("type")
     if isinstance(declared, str):
         return _with_integers([declared])
@@ -94,12 +94,12 @@ def _kinds(schema: object, root: Mapping[str, Any], depth: int) -> frozenset[str
 
 
 def _with_integers(kinds: Iterable[str]) -> frozenset[str]:
-    found = frozenset(kinds)
-    return found | {"integer"} if "number" in found else found
+    stated = frozenset(kinds)
+    return stated | {"integer"} if "number" in stated else stated
 
 
 def _resolve(reference: str, root: Mapping[str, Any]) -> object:
-    found: object = root
+    node: object = root
     for key in reference.removeprefix("#/").split("/"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node

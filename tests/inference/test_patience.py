@@ -184,7 +184,7 @@ def test_a_server_that_has_answered_is_waited_for_while_it_refuses_connections(
     clock: Clock, known: bool
 ) -> None:
     async def main() -> None:
-        async with serving(max_retries=1, known=known) as (server, client):
+        async with serving(max_retries=1, has_answered=known) as (server, client):
             _ = known or await ask(client)
             await server.http.stop()
             asking = asyncio.create_task(ask(client))

@@ -74,7 +74,7 @@ def test_a_server_is_asked_again_when_it_wants_and_within_the_patience(
     """It sets the pause, but can neither make it endless nor use up the patience at once."""
 
     async def main() -> list[float]:
-        patience = Patience("m", timeout=60.0, max_retries=4, known=known)
+        patience = Patience("m", timeout=60.0, max_retries=4, has_answered=known)
         pauses = []
         for headers in ({"Retry-After": "1e9"}, {"retry-after-ms": "9000"}, {}):
 

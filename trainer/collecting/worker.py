@@ -110,7 +110,7 @@ class Worker:
         self._client = TokenClient(
             RemoteLeases(self._peer),
             timeout=args.generation_timeout,
-            known=setup.servers_answered,
+            has_answered=setup.servers_answered,
         )
         self._models = token_models(config, self._client, renderer)
         for environment in self._environments.values():
