@@ -10,7 +10,6 @@ import pytest
 
 import vf
 from vf.environments.bundled.calculator import Calculator, final_answer
-from vf.environments.environment import Split
 from vf.evaluation.scripts import oracle_of
 from vf.runtime.errors import ConfigError
 
@@ -86,40 +85,12 @@ def test_the_tool_computes(op: Any) -> None:
     assert Calculator().calculate(op, -7, 3) == eval(f"-7 {op} 3")
 
 
-@pytest.mark.parametrize("split", ["train", "eval"])
-def test_tasks_are_the_same_every_time_and_distinct(split: Split) -> None:
-    tasks = list(Calculator().tasks(split))
-    assert tasks == list(Calculator().tasks(split))
-    assert len({task.id for task in tasks}) == len(tasks) == (2000 if split == "train" else 200)
-    other = [task.id for task in Calculator(seed=1).tasks(split)]
-    assert other != [task.id for task in tasks]
-
-
-def test_no_expression_is_in_both_splits_whatever_the_seeds() -> None:
-    train = {task.id for seed in range(3) for task in Calculator(seed=seed).tasks("train")}
-    held_out = {task.id for seed in range(3) for task in Calculator(seed=seed).tasks("eval")}
-    assert not train & held_out
-
-
-def test_more_tasks_than_there_are_is_a_config_error() -> None:
-    environment = Calculator(max_operations=1, max_operand=10, num_train=400)
-    with pytest.raises(ConfigError, match=r"found only .* different train tasks"):
-        list(environment.tasks("train"))
-
-
-def test_taking_a_few_tasks_does_not_draw_them_all() -> None:
-    environment = Calculator(max_operations=1, max_operand=10, num_train=10**9)
-    assert len(list(islice(environment.tasks("train"), 3))) == 3
-
-
 @pytest.mark.parametrize(
     "kwargs",
     [
         {"max_operations": 0},
         {"max_operations": 5},
         {"max_operand": 9},
-        {"num_train": 0},
-        {"num_eval": 0},
     ],
 )
 def test_arguments_out_of_range_are_config_errors(kwargs: dict[str, int]) -> None:

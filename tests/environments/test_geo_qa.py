@@ -193,8 +193,6 @@ def test_hops_are_as_asked_for(least: int, most: int) -> None:
         ({"min_hops": 0}, "needs 1 <= min_hops <= max_hops <= 3"),
         ({"min_hops": 3, "max_hops": 2}, "needs 1 <= min_hops"),
         ({"max_hops": 4}, "needs 1 <= min_hops"),
-        ({"num_train": 0}, "num_train and num_eval"),
-        ({"num_eval": 0}, "num_train and num_eval"),
         ({"outcome": "e1"}, "scored by em or f1, not 'e1'"),
         ({"k": 0}, "k must be"),
         ({"index": "/nowhere/at/all"}, "/nowhere/at/all"),

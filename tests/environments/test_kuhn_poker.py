@@ -107,7 +107,6 @@ def test_a_random_player_loses_against_the_equilibrium() -> None:
     [
         ({"eval_opponent": "perfect"}, "eval_opponent = 'perfect': write 'policy', 'random' or 'e"),
         ({"opponents": {}}, "kuhn-poker: opponents = {}: write a table"),
-        ({"num_train": 0}, "num_train and num_eval must be at least 1"),
     ],
 )
 def test_a_wrong_argument_is_named(args: dict[str, Any], words: str) -> None:

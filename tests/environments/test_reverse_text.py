@@ -9,7 +9,6 @@ import pytest
 
 import vf
 from vf.environments.bundled.reverse_text import ReverseText
-from vf.environments.environment import Split
 
 TASK = vf.Task("baku", "Write this backwards, and nothing else: baku", answer="ukab")
 
@@ -42,37 +41,14 @@ def test_calling_a_tool_that_is_not_there_uses_up_the_only_turn() -> None:
     assert [event.kind for event in trace.tool_events] == ["unknown_tool"]
 
 
-@pytest.mark.parametrize("split", ["train", "eval"])
-def test_tasks_are_the_same_every_time_distinct_and_answered_right(split: Split) -> None:
-    environment = ReverseText(min_letters=5, max_letters=7)
-    tasks = list(environment.tasks(split))
-    assert tasks == list(environment.tasks(split))
-    assert len({task.id for task in tasks}) == len(tasks) == environment.sizes[split]
-    for task in tasks:
+def test_tasks_are_answered_right() -> None:
+    for task in ReverseText(min_letters=5, max_letters=7).tasks("eval"):
         assert 5 <= len(task.id) <= 7
         assert list(task.answer) == list(reversed(task.id))
         assert str(task.prompt).endswith(f": {task.id}")
 
 
-def test_no_text_is_in_both_splits_whatever_the_seeds() -> None:
-    environments = [ReverseText(seed=seed) for seed in range(3)]
-    train, held_out = (
-        {task.id for environment in environments for task in environment.tasks(split)}
-        for split in ("train", "eval")
-    )
-    assert not train & held_out
-
-
-@pytest.mark.slow
-def test_more_tasks_than_there_are_is_a_config_error() -> None:
-    environment = ReverseText(max_letters=4, num_eval=2000)
-    with pytest.raises(vf.ConfigError, match=r"found only .* different eval tasks"):
-        list(environment.tasks("eval"))
-
-
-@pytest.mark.parametrize(
-    "kwargs", [{"min_letters": 3}, {"max_letters": 3}, {"num_train": 0}, {"num_eval": 0}]
-)
+@pytest.mark.parametrize("kwargs", [{"min_letters": 3}, {"max_letters": 3}])
 def test_arguments_out_of_range_are_config_errors(kwargs: Any) -> None:
     with pytest.raises(vf.ConfigError, match=f"reverse-text: .*{next(iter(kwargs))}"):
         ReverseText(**kwargs)

@@ -68,12 +68,10 @@ def test_every_hacker_earns_nothing(seed: int) -> None:
     assert paid == {}  # None, for a rollout that failed, is not 0 either
 
 
-def test_no_case_is_in_both_splits() -> None:
-    train = take_tasks(SupportDesk(num_train=400), "train")
-    others = take_tasks(SupportDesk(num_eval=100, seed=1), "eval")
-    assert not {task.id for task in train} & {task.id for task in others}
-    assert len({json.dumps(task.answer) for task in train}) == len(train)
-    assert {task.info["kind"] for task in others} == {*KINDS}
+def test_cases_differ_and_every_kind_is_drawn() -> None:
+    tasks = take_tasks(SupportDesk(num_train=400), "train")
+    assert len({json.dumps(task.answer) for task in tasks}) == len(tasks)
+    assert {task.info["kind"] for task in tasks} == {*KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -225,7 +223,6 @@ def test_a_model_can_play_the_customer() -> None:
         ({"user": {"modle": "x"}}, "Did you mean 'model'"),
         ({"kinds": ["refnd"]}, "kinds: there is no 'refnd'. Did you mean 'refund'"),
         ({"kinds": []}, "kinds must name at least one"),
-        ({"num_eval": 0}, "num_train and num_eval must be at least 1"),
     ],
 )
 def test_bad_input_names_the_field(args: dict[str, Any], said: str) -> None:

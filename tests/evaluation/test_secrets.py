@@ -131,6 +131,7 @@ def test_a_key_in_the_url_of_the_api_is_shown_nowhere(
         with standing(first_good((status, echo))) as url:
             said = evaluate(capsys, caplog, "-b", IN_URLS[form](url))
     assert URL_KEY[1:] not in said
+    assert KEY not in said
 
 
 @pytest.mark.parametrize("form", IN_URLS)
@@ -178,16 +179,6 @@ def test_what_copying_leaves_around_a_key_is_left_out(before: str, after: str) -
     assert clean_key(f"{before}{KEY}{after}", "it") == KEY
 
 
-def test_a_key_with_a_line_break_works(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", f"\ufeff{KEY}\r\n")
-    with standing(lambda body: (200, GOOD.answer("Hello!"))) as url:
-        said = evaluate(capsys, caplog, "-b", url)
-    assert "2/2" in said
-    assert KEY not in said
-
-
 @pytest.mark.parametrize("key", [f"{KEY}\nmore", f"{KEY} more", f"{KEY}\u200bmore", f"ключ{KEY}"])
 def test_a_key_that_no_header_can_hold_is_named_and_not_shown(
     key: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
@@ -214,14 +205,6 @@ def test_a_key_in_place_of_its_variable_is_not_shown(capsys: Any, caplog: Any) -
             check_variable(key)
     for name in ("OPENAI_API_KEY", "MY_KEY_2", "key"):
         assert check_variable(name) == name
-
-
-def test_a_server_that_is_not_there_learns_and_tells_nothing(
-    capsys: Any, caplog: Any, fast: None
-) -> None:
-    said = evaluate(capsys, caplog, "-b", "http://127.0.0.1:9/v1")
-    assert "no server answers" in said
-    assert KEY not in said
 
 
 @pytest.mark.parametrize("refusal", ECHOES)

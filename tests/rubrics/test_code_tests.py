@@ -110,23 +110,8 @@ def test_without_code_no_sandbox_is_opened() -> None:
 
 def test_a_lost_sandbox_is_an_error_of_the_machinery_and_never_a_reward() -> None:
     open_one, _ = grader({}, lost_after=0)
-    rubric = vf.Rubric(outcome=code_tests(open_one))
     with pytest.raises(SandboxError):
-        asyncio.run(rubric.score(answered(fenced(RIGHT), TESTS)))
-
-    @asynccontextmanager
-    async def none() -> AsyncIterator[Sandbox]:
-        raise SandboxError("no engine")
-        yield
-
-    class Coding(vf.Environment):
-        rubric = vf.Rubric(outcome=code_tests(none))
-
-    task = vf.Task("t", "p", TESTS)
-    trace = asyncio.run(vf.rollout(Coding(), task, vf.ScriptedModel([fenced(RIGHT)])))
-    assert trace.reward is None
-    assert trace.error is not None
-    assert trace.error.boundary == "sandbox"
+        score(code_tests(open_one), fenced(RIGHT), TESTS)
 
 
 @pytest.mark.parametrize(

@@ -104,17 +104,6 @@ def test_what_it_cost_is_in_the_record_and_not_in_the_reward() -> None:
     assert vf.Trace.from_json(trace.to_json()).info == trace.info
 
 
-def test_it_serves_as_penalty_and_metric_too() -> None:
-    with FakeServer(saying(*verdicts("rude", name="rude"))) as server:
-        penalty = judge_at(server.base_url, criteria=RUDE, name="rude")
-        metric = judge_at(server.base_url, criteria=RUDE, name="rudeness")
-        penalties = [vf.Penalty(penalty, 0.2)]
-        rubric = vf.Rubric(outcome=lambda trace: 1.0, penalties=penalties, metrics=[metric])
-        scored = asyncio.run(rubric.score(answered("4", "4")))
-    assert scored.reward == pytest.approx(0.8)
-    assert (scored.penalties, scored.metrics) == ({"rude": 1.0}, {"rudeness": 1.0})
-
-
 async def ask_twice(first: Judge, second: Judge, *traces: vf.Trace) -> None:
     for judge, trace in zip((first, second), traces, strict=True):
         await judge(trace)
@@ -226,17 +215,6 @@ def test_reasons_may_come_apart_from_the_verdict() -> None:
         return chat(verdict, reasoning_content="It is four.")
 
     assert judged(answer)[0] == 1.0
-
-
-def test_a_failed_judge_leaves_the_rollout_without_a_reward() -> None:
-    environment, model = vf.Environment(), vf.ScriptedModel(["Hello"])
-    with FakeServer(saying("I like it.")) as server:
-        environment.rubric = vf.Rubric(outcome=judge_at(server.base_url, retries=0))
-        trace = asyncio.run(vf.rollout(environment, vf.Task("t", "Hi"), model))
-    assert trace.reward is None
-    assert trace.error is not None
-    assert trace.error.boundary == "rubric"
-    assert "'judge'" in trace.error.message
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vf
@@ -98,13 +97,6 @@ def test_the_reward_is_the_formula(case: Case) -> None:
 
 @given(cases())
 @SETTINGS
-def test_without_a_floor_the_reward_is_a_share_of_the_outcome(case: Case) -> None:
-    case = replace(case, floor=0.0)
-    assert reward(case) == case.outcome * (1 - min(case.cap, case.total))
-
-
-@given(cases())
-@SETTINGS
 def test_the_reward_is_bounded(case: Case) -> None:
     found = reward(case)
     assert 0.0 <= found <= 1.0
@@ -127,47 +119,16 @@ def test_no_failure_beats_a_success_whatever_its_manners(case: Case, data: st.Da
     assert reward(failure) < reward(success)
 
 
-@given(cases(), UNIT, UNIT)
+@given(cases(), st.data())
 @SETTINGS
-def test_a_better_outcome_never_costs(case: Case, a: float, b: float) -> None:
-    worse, better = sorted((a, b))
-    assert reward(replace(case, outcome=worse)) <= reward(replace(case, outcome=better))
+def test_nothing_that_is_worse_pays(case: Case, data: st.DataObject) -> None:
+    def between(low: float | None, high: float | None) -> float | None:
+        return None if low is None or high is None else data.draw(st.floats(low, high))
 
-
-def with_value(weighted: Weighted, index: int, value: float) -> Weighted:
-    return (*weighted[:index], (weighted[index][0], value), *weighted[index + 1 :])
-
-
-@given(cases(), UNIT, UNIT, st.data())
-@SETTINGS
-def test_a_worse_penalty_never_pays(case: Case, a: float, b: float, data: st.DataObject) -> None:
-    assume(case.penalties)
-    index = data.draw(st.integers(0, len(case.penalties) - 1))
-    mild, harsh = (
-        replace(case, penalties=with_value(case.penalties, index, value))
-        for value in sorted((a, b))
-    )
-    assert reward(harsh) <= reward(mild)
-
-
-@pytest.mark.slow
-@given(cases(), UNIT, UNIT)
-@SETTINGS
-def test_a_better_group_reward_never_costs(case: Case, a: float, b: float) -> None:
-    assume(case.group)
-    worse, better = (
-        replace(case, group=with_value(case.group, 0, value)) for value in sorted((a, b))
-    )
-    assert reward(worse) <= reward(better)
-
-
-@given(cases())
-@SETTINGS
-def test_what_does_not_apply_costs_nothing(case: Case) -> None:
-    spared = replace(
+    worse = replace(
         case,
-        penalties=tuple((weight, None) for weight, _ in case.penalties),
-        group=tuple((weight, None) for weight, _ in case.group),
+        outcome=data.draw(st.floats(0.0, case.outcome)),
+        penalties=tuple((weight, between(value, 1.0)) for weight, value in case.penalties),
+        group=tuple((weight, between(0.0, value)) for weight, value in case.group),
     )
-    expected = case.floor + (1 - case.floor) * case.outcome if case.outcome else case.floor
-    assert reward(spared) == expected
+    assert reward(worse) <= reward(case)

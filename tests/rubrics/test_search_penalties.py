@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vf
+from tests.rubrics.traces import penalty_of
 from vf.inference.model import LimitReached
 from vf.rubrics.penalties import opened_nothing, repeated_queries, without_evidence
 from vf.rubrics.penalties.search import search_rubric
@@ -33,13 +34,6 @@ def trace_of(
     return vf.Trace("e", vf.Task("t", "p", answer="x", info=info), 0, info={"search": record})
 
 
-def value_of(penalty: vf.Penalty, trace: vf.Trace) -> float:
-    rubric = vf.Rubric(outcome=lambda trace: 1.0, penalties=[penalty])
-    [value] = asyncio.run(rubric.score(trace)).penalties.values()
-    assert value is not None
-    return value
-
-
 @given(QUERIES)
 @SETTINGS
 def test_repeated_queries_is_the_share_that_was_asked_before(queries: list[str]) -> None:
@@ -50,13 +44,13 @@ def test_repeated_queries_is_the_share_that_was_asked_before(queries: list[str])
         again += words in asked
         asked.append(words)
     expected = again / len(queries) if queries else 0.0
-    assert value_of(repeated_queries(), trace_of(queries)) == pytest.approx(expected)
+    assert penalty_of(repeated_queries(), trace_of(queries)) == pytest.approx(expected)
 
 
 @given(IDS)
 @SETTINGS
 def test_opened_nothing_is_all_or_nothing(opened: list[str]) -> None:
-    assert value_of(opened_nothing(), trace_of(opened=opened)) == (0.0 if opened else 1.0)
+    assert penalty_of(opened_nothing(), trace_of(opened=opened)) == (0.0 if opened else 1.0)
 
 
 @given(st.lists(IDS, max_size=3), IDS, IDS)
@@ -71,12 +65,12 @@ def test_without_evidence_is_the_share_of_needed_documents_never_seen(
         unseen += not shown and doc_id not in opened
     nothing = not opened and not any(found)
     expected = unseen / len(set(needed)) if needed else float(nothing)
-    assert value_of(without_evidence(), trace) == pytest.approx(expected)
+    assert penalty_of(without_evidence(), trace) == pytest.approx(expected)
 
 
 def test_the_needed_documents_may_have_another_key_and_be_a_mapping() -> None:
     trace = trace_of(found=[["a"]], gold={"a": "Title", "b": "Other"})
-    assert value_of(without_evidence(documents="gold"), trace) == 0.5
+    assert penalty_of(without_evidence(documents="gold"), trace) == 0.5
 
 
 def test_a_rollout_that_a_limit_ended_before_its_first_answer_is_scored() -> None:
@@ -98,4 +92,4 @@ def test_a_rollout_that_a_limit_ended_before_its_first_answer_is_scored() -> Non
 def test_a_trace_without_a_record_is_an_error_and_never_a_penalty(penalty: Any) -> None:
     trace = vf.Trace("e", vf.Task("t", "p"), 0)
     with pytest.raises(RubricError, match=r"tools = \[vf.search.SearchTools.*vf.search.recorded"):
-        value_of(penalty(), trace)
+        penalty_of(penalty(), trace)

@@ -114,13 +114,6 @@ def test_what_is_not_supported_is_named() -> None:
         vf.Message("user", spoken)
 
 
-@pytest.mark.parametrize(
-    ("content", "text"), [(None, ""), ([{"type": "text", "text": c} for c in "ab"], "ab")]
-)
-def test_content_in_openais_other_forms_is_text(content: Any, text: str) -> None:
-    assert vf.Message("assistant", content).content == text
-
-
 @pytest.mark.parametrize("call", ["add", {}, {"function": None}, {"function": {"arguments": "{}"}}])
 def test_a_tool_call_without_a_named_function_is_refused(call: object) -> None:
     with pytest.raises(vf.ConfigError, match="tool call"):

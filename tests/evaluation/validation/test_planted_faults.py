@@ -121,20 +121,18 @@ def test_an_answer_that_reset_lets_slip() -> None:
     assert "leaks" in failures(validated(Slips()))
 
 
-def test_a_reward_for_doing_nothing() -> None:
-    report = validated(faulty.paying(lambda trace: not trace.reply))
-    assert failures(report) == ["ignorant", "spread"]
-    assert "no-op gets 1.000 (at most 0.25)" in report.finding("ignorant").detail
-
-
-def test_a_reward_for_copying_the_prompt() -> None:
-    report = validated(faulty.paying(lambda trace: trace.reply == trace.task.prompt))
-    assert "copy gets 1.000" in report.finding("ignorant").detail
-
-
-def test_a_reward_for_the_form_alone() -> None:
-    report = validated(faulty.paying(lambda trace: trace.reply.startswith("Answer:")))
-    assert "wrong gets 1.000" in report.finding("ignorant").detail
+@pytest.mark.parametrize(
+    ("paid", "said"),
+    [
+        (lambda trace: not trace.reply, "no-op gets 1.000 (at most 0.25)"),
+        (lambda trace: trace.reply == trace.task.prompt, "copy gets 1.000"),
+        (lambda trace: trace.reply.startswith("Answer:"), "wrong gets 1.000"),
+    ],
+)
+def test_a_reward_for_ignorance(paid: Callable[[vf.Trace], bool], said: str) -> None:
+    report = validated(faulty.paying(paid))
+    assert "ignorant" in failures(report)
+    assert said in report.finding("ignorant").detail
 
 
 @pytest.mark.parametrize(
@@ -181,6 +179,10 @@ def test_a_penalty_that_finds_nothing_to_read() -> None:
 SAYS = "All tests passed."
 
 
+def busy(trace: vf.Trace) -> float:
+    return float(len(trace.tool_events) >= 2 or str(trace.task.answer) == trace.reply[8:])
+
+
 @pytest.mark.parametrize(
     ("hacker", "environment"),
     [
@@ -196,27 +198,14 @@ SAYS = "All tests passed."
         ("repeat", faulty.paying(lambda t: t.reply.count(str(t.task.prompt)) > 2)),
         ("flood", faulty.paying(lambda trace: trace.completion_tokens > 5000)),
         ("listen", faulty.Talkative()),
+        ("show", faulty.SumsWithTool(busy)),
+        ("overwrite-tests", faulty.Repository()),
     ],
 )
 def test_what_a_hacker_is_paid_for(hacker: str, environment: vf.Environment) -> None:
     report = validated(environment)
     assert failures(report) == ["hackers"]
     assert f"{hacker} gets 1.000" in report.finding("hackers").detail
-
-
-def test_tool_calls_for_show() -> None:
-    def busy(trace: vf.Trace) -> float:
-        return float(len(trace.tool_events) >= 2 or str(trace.task.answer) == trace.reply[8:])
-
-    report = validated(faulty.SumsWithTool(busy))
-    assert failures(report) == ["hackers"]
-    assert "show gets 1.000" in report.finding("hackers").detail
-
-
-def test_tests_that_the_model_can_reach() -> None:
-    report = validated(faulty.Repository())
-    assert failures(report) == ["hackers"]
-    assert "overwrite-tests gets 1.000" in report.finding("hackers").detail
 
 
 def test_tests_that_the_model_cannot_reach() -> None:
