@@ -96,7 +96,6 @@ def test_what_cannot_be_scored_is_counted_and_exits_with_1(
         (["--validate", "x", "-m", "y"], "--model belongs to an evaluation"),
         (["calculator", "--rescore", "x", "--rubric", "y"], "cannot be combined"),
         (["calculator", "-m", "tiny", "--allow", "solvable"], "--allow belongs to --validate"),
-        (["--validate", "calculater"], "Did you mean 'calculator'"),
         (["--rescore", "traces", "--rubric", "calculater"], "Did you mean 'calculator'"),
         (["--rescore", "traces", "--rubric", "none_such:x"], "cannot load 'none_such:x'"),
         (["--rescore", "traces", "--rubric", "my_rubrics_of_test:number"], "is a int, not a"),

@@ -11,7 +11,6 @@ from rich.console import Console
 
 import vf
 from tests.evaluation.validation import faulty
-from vf.evaluation.commands.eval import main
 from vf.evaluation.validation.findings import Stage
 from vf.evaluation.validation.progress import showing
 from vf.evaluation.validation.validate import validate
@@ -60,8 +59,3 @@ def test_a_terminal_shows_a_bar_and_who_acts(terminal: bool) -> None:
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert ("3/10" in printed) is terminal
     assert ("late-reward, links" in printed) is terminal
-
-
-def test_progress_is_kept_out_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--validate", "calculator", "-n", "2", "--json"]) == 0
-    assert capsys.readouterr().out.startswith("{")

@@ -45,13 +45,6 @@ def test_a_bad_one_exits_with_1_and_says_what_to_do(
     assert "keep task.answer out of the prompt" in printed
 
 
-def test_what_the_author_allows_does_not_fail(
-    leaky: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--validate", leaky, "--allow", "leaks"]) == 0
-    assert "allowed leaks" in capsys.readouterr().out
-
-
 def test_json_is_for_machines(leaky: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--validate", leaky, "--json", "--tasks", "3"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -63,21 +56,15 @@ def test_json_is_for_machines(leaky: str, capsys: pytest.CaptureFixture[str]) ->
 def test_arguments_reach_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
     # Far too few guesses: bisection, which is the oracle, usually fails.
     args = json.dumps({"max_guesses": 1})
-    assert main(["--validate", "guess-number", "--args", args]) == 1
-    assert "the oracle must get 1 on every task" in capsys.readouterr().out
+    assert main(["--validate", "guess-number", "--args", args, "--allow", "spread"]) == 1
+    printed = capsys.readouterr().out
+    assert "the oracle must get 1 on every task" in printed
+    assert "allowed spread" in printed
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--validate", "calculater"],
-        ["--validate", "calculator", "--tasks", "1"],
-        ["--validate", "calculator", "--allow", "everything"],
-        ["--validate", "calculator", "--args", '{"max_operations": 9}'],
-    ],
-)
+@pytest.mark.parametrize("argv", [["calculater"], ["calculator", "--allow", "everything"]])
 def test_bad_usage_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(argv) == 2
+    assert main(["--validate", *argv]) == 2
     assert capsys.readouterr().err.startswith("vf-rl eval: ")
 
 
