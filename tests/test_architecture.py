@@ -248,6 +248,20 @@ def test_no_call_hides_its_arguments_in_a_literal() -> None:
     assert hidden == []
 
 
+def test_every_function_inside_a_test_is_used() -> None:
+    """A test that does not call its body cannot fail."""
+    unused = [
+        f"{label(path)}: {name}"
+        for path in EVERY_FILE
+        if path.name.startswith("test_")
+        for block in path.read_text("utf-8").split("\n\n\n")
+        if re.search(r"^(async )?def test_", block, re.MULTILINE)
+        for name in re.findall(r"^    (?:async )?def (\w+)\(", block, re.MULTILINE)
+        if len(re.findall(rf"\b{name}\b", block)) == 1
+    ]
+    assert unused == []
+
+
 def test_no_module_is_called_utils() -> None:
     assert [label(path) for path in EVERY_FILE if path.stem in ("utils", "util", "helpers")] == []
 

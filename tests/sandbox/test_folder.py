@@ -65,6 +65,8 @@ def test_a_sandbox_that_refuses_it_says_why(folder: Path) -> None:
         with pytest.raises(NotADirectoryError):
             await box.upload(folder, "to")
 
+    inside(body)
+
 
 def test_links_in_the_sandbox_are_followed_to_folders_only(folder: Path) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
