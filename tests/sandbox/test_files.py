@@ -19,9 +19,6 @@ MIB = 2**20
 
 def test_the_limit_of_a_read() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        await box.write_file("f", b"12345")
-        with pytest.raises(ValueError, match="more than max_bytes = 4"):
-            await box.read_file("f", max_bytes=4)
         with pytest.raises(ValueError, match="negative"):
             await box.read_file("f", max_bytes=-1)
         await box.exec("truncate -s 100M sparse")
@@ -50,8 +47,6 @@ def test_a_file_that_grows_while_it_is_read_ends() -> None:
 def test_writing_where_that_cannot_be() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         await box.exec("mkdir d; echo x > f; ln -s l l")
-        with pytest.raises(IsADirectoryError):
-            await box.write_file("d", "x")
         with pytest.raises(IsADirectoryError):
             await box.write_file("", "x")
         for path in ("f/x", "/proc/nope/x", "x" * 300):

@@ -208,7 +208,6 @@ def test_another_user_cannot_be_had() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         with pytest.raises(ValueError, match="as another user"):
             await box.exec("id", user="1" if os.getuid() != 1 else "2")
-        assert (await box.exec("id -u", user=str(os.getuid()))).stdout == f"{os.getuid()}\n"
 
     inside(body)
 

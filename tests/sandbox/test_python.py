@@ -104,7 +104,6 @@ def test_code_that_does_not_stop_is_killed_and_the_state_is_reported_as_lost(cod
 @pytest.mark.parametrize(
     ("code", "returncode"),
     [
-        ("import os; os._exit(7)", 7),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
         ("import ctypes; ctypes.string_at(0)", 139),
         ("import os; os.execvp('true', ['true'])", 0),

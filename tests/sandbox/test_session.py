@@ -51,12 +51,6 @@ def test_a_character_that_the_cut_goes_through_is_left_out(character: str) -> No
     inside(body)
 
 
-def test_a_command_line_of_a_mebibyte() -> None:
-    line = "echo " + "x" * MIB + " | wc -c"
-    assert int(run(line).stdout) == MIB + 1
-    assert "Argument list too long" in run(["echo", "x" * MIB]).stderr
-
-
 def test_what_cannot_be_sent_is_a_result() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         words = ["echo", *["x" * MIB] * 33]
@@ -73,30 +67,21 @@ def test_what_cannot_be_sent_is_a_result() -> None:
     inside(body)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"cmd": "true", "timeout": 0},
-        {"cmd": "true", "timeout": -1},
-        {"cmd": "true", "timeout": float("nan")},
-        {"cmd": "true", "timeout": float("inf")},
-        {"cmd": "true", "max_output": 0},
-        {"cmd": "true", "user": "nobody-of-that-name"},
-        {"cmd": "true", "user": "4294967295"},
-        {"cmd": "true", "user": "9" * 5000},
-    ],
-)
-def test_bad_arguments_are_errors_and_cost_nothing(bad: dict[str, Any]) -> None:
+def test_extreme_arguments_are_errors_except_a_timeout_of_a_year() -> None:
+    bad: list[dict[str, Any]] = [
+        {"timeout": float("inf")},
+        {"max_output": 64 * MIB + 1},
+        {"user": "4294967295"},
+        {"user": "9" * 5000},
+    ]
+
     async def body(box: UnsafeLocalSandbox) -> str:
-        with pytest.raises(ValueError, match=r"must be|there is no user"):
-            await box.exec(**bad)
-        return (await box.exec("echo fine")).stdout
+        for options in bad:
+            with pytest.raises(ValueError, match=r"must be|there is no user"):
+                await box.exec("true", **options)
+        return (await box.exec("echo fine", timeout=3e7)).stdout
 
     assert inside(body) == "fine\n"
-
-
-def test_a_timeout_of_a_year_is_one() -> None:
-    assert run("echo fine", timeout=3e7).stdout == "fine\n"
 
 
 def test_a_cancelled_call_is_killed_inside() -> None:

@@ -28,7 +28,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CONNECT = """
 import hashlib, socket, sys, threading, time
 def connect():
-    return socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60)
+    return socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=600)
 def rest(s):
     data = b""
     while more := s.recv(2**20): data += more

@@ -61,7 +61,7 @@ print(len(rest(s)) == {size})
         async with serving(pour) as address:
             port = await box.forward(address)
             before = await memory_of(box)
-            call = asyncio.create_task(run(box, port, code, timeout=60))
+            call = asyncio.create_task(run(box, port, code, timeout=600))
             await until(lambda: sent > MIB)
             for _ in range(5):
                 await box.exec("true")
@@ -94,7 +94,7 @@ try:
 except TimeoutError: pass
 print(sent, flush=True)
 open("stuck", "w").close()
-s.settimeout(60)
+s.settimeout(600)
 s.sendall(data[sent:])
 s.close()
 """
@@ -103,7 +103,7 @@ s.close()
         async with serving(dam) as address:
             port = await box.forward(address)
             before, ours = await memory_of(box), memory_of_this_process()
-            call = asyncio.create_task(run(box, port, code, timeout=60))
+            call = asyncio.create_task(run(box, port, code, timeout=600))
             while (await box.exec("test -e stuck")).returncode:
                 pass  # each call is answered meanwhile
             assert memory_of_this_process() - ours < 16 * MIB
@@ -175,7 +175,7 @@ time.sleep(1000)
     async def body(box: UnsafeLocalSandbox) -> None:
         async with serving(hold) as address:
             port = await box.forward(address)
-            call = asyncio.create_task(run(box, port, code, timeout=100))
+            call = asyncio.create_task(run(box, port, code, timeout=600))
             await until(lambda: open_now == MOST_CONNECTIONS)
             while (await box.exec("test -e open")).returncode:
                 pass
