@@ -13,11 +13,11 @@ _BROKEN = ("timeout", "transport_error")  # of a tool's errors: not the model's 
 
 
 def action_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an action without what is no business of a model's."""
+    """Return the schema of an action without the fields that are not for a model."""
     hidden = {"metadata"}
     properties = {
-        name: {key: value for key, value in each.items() if key != "title"}
-        for name, each in schema.get("properties", {}).items()
+        name: {key: value for key, value in field.items() if key != "title"}
+        for name, field in schema.get("properties", {}).items()
         if name not in hidden
     }
     kept = {key: schema[key] for key in ("$defs",) if key in schema}
@@ -32,45 +32,45 @@ def action_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_field(
-    where: str, fields: Mapping[str, Any], wanted: str | None, as_tool: bool
+    where: str, fields: Mapping[str, Any], requested: str | None, as_tool: bool
 ) -> str | None:
     """Return the field that a reply's text fills; None if actions are calls of a tool.
 
     Args:
         where: The server, for the errors.
-        fields: As :func:`action_fields` returns.
-        wanted: The field that was asked for, if any.
-        as_tool: Whether a tool was asked for.
+        fields: The schema of :func:`action_fields`.
+        requested: The requested field, if any.
+        as_tool: Whether a tool was requested.
 
     Raises:
-        ConfigError: There is no such field, it holds no text, or others must be filled too.
+        ConfigError: If there is no such field, it holds no text, or others must be filled too.
     """
     properties, required = fields["properties"], set(fields["required"])
-    if as_tool and wanted is not None:
+    if as_tool and requested is not None:
         raise ConfigError("openenv: text_field and as_tool exclude each other")
-    texts = [name for name, each in properties.items() if each.get("type") == "string"]
+    texts = [name for name, schema in properties.items() if schema.get("type") == "string"]
     plain = [name for name in texts if "enum" not in properties[name]]
-    if wanted is None:
+    if requested is None:
         # Only where nothing else could be meant.
         only = plain[0] if len(properties) == 1 and plain else None
         return None if as_tool else only
-    if wanted not in properties:
+    if requested not in properties:
         raise ConfigError(
-            f"openenv: {where}: an action has no field {wanted!r}."
-            f"{did_you_mean(wanted, properties)} It has: {', '.join(properties)}"
+            f"openenv: {where}: an action has no field {requested!r}."
+            f"{did_you_mean(requested, properties)} It has: {', '.join(properties)}"
         )
-    if wanted not in texts:
-        raise ConfigError(f"openenv: {where}: the field {wanted!r} of an action holds no text")
-    if others := required - {wanted}:
+    if requested not in texts:
+        raise ConfigError(f"openenv: {where}: the field {requested!r} of an action holds no text")
+    if others := required - {requested}:
         raise ConfigError(
             f"openenv: {where}: an action needs {', '.join(sorted(others))} as well, so a reply's "
             "text is not enough: leave text_field out, and actions are calls of a tool"
         )
-    return wanted
+    return requested
 
 
-def tell(observation: Mapping[str, Any]) -> str:
-    """Write an observation down: its one text as it is, or else a line per field.
+def render_observation(observation: Mapping[str, Any]) -> str:
+    """Return an observation as text: its only text as it is, or else a line per field.
 
     ``metadata`` and what is None are left out.
     """
@@ -84,22 +84,26 @@ def tell(observation: Mapping[str, Any]) -> str:
     return "\n".join(f"{name}: {render_result(value)}" for name, value in shown.items())
 
 
-def tell_result(observation: Mapping[str, Any]) -> str:
-    """Write down what a tool of an MCP environment gave.
+def render_tool_result(observation: Mapping[str, Any]) -> str:
+    """Return the result of an MCP environment's tool as text.
 
     Raises:
-        ToolError: The tool reports an error; the model receives it.
-        ToolFailure: The server could not run it.
+        ToolError: If the tool reports an error, which the model receives.
+        ToolFailure: If the server could not run it.
     """
     error = observation.get("error")
     if isinstance(error, Mapping):
-        told = str(error.get("message") or "the tool failed")
+        message = str(error.get("message") or "the tool failed")
         if error.get("error_type") in _BROKEN:
-            raise ToolFailure(f"openenv: the tool {observation.get('tool_name')!r}: {told}")
-        raise ToolError(told)
+            raise ToolFailure(f"openenv: the tool {observation.get('tool_name')!r}: {message}")
+        raise ToolError(message)
     result = observation.get("result")
     if not isinstance(result, Mapping) or "content" not in result:
-        return tell(observation) if "result" not in observation else render_result(result)
+        return (
+            render_observation(observation)
+            if "result" not in observation
+            else render_result(result)
+        )
     parts = [
         str(part["text"])
         for part in result["content"] or ()

@@ -20,7 +20,7 @@ class Described:
     """A server's own description.
 
     Attributes:
-        about: What it says the environment is.
+        about: Its description of the environment.
         action: JSON schema of an action.
         tools: The tools of an MCP environment, each with ``name``, ``description`` and
             ``input_schema``; None for any other environment.
@@ -34,7 +34,7 @@ class Described:
 def describe(
     url: str, make_client: Callable[[], Any], headers: Mapping[str, str], patience: float
 ) -> Described:
-    """Ask a server what it is.
+    """Request a server's description.
 
     Args:
         url: Its address.
@@ -43,7 +43,7 @@ def describe(
         patience: Seconds for one answer.
 
     Raises:
-        ConfigError: Nobody answers there, or no OpenEnv server.
+        ConfigError: If no server answers there, or it is not an OpenEnv server.
     """
     address = _http(url)
     schema = _fetched(f"{address}/schema", headers, patience).get("action")
@@ -98,12 +98,12 @@ def _fetched(address: str, headers: Mapping[str, str], patience: float) -> dict[
     try:
         answer = httpx.get(address, headers=dict(headers), timeout=patience, trust_env=remote)
         answer.raise_for_status()
-        found = answer.json()
+        content = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         raise ConfigError(
             f"openenv: no OpenEnv server answers at {address} ({type(error).__name__}: {error}). "
             "Is it running, and is the address right?"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(f"openenv: {address} does not answer with a JSON object")
-    return found
+    return content

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from vf.bridges.openenv.actions import (
     STEP,
     action_fields,
-    tell,
-    tell_result,
+    render_observation,
+    render_tool_result,
 )
 from vf.bridges.openenv.actions import text_field as find_text_field
 from vf.bridges.openenv.description import describe
@@ -42,10 +42,10 @@ _OVER = "the episode is over"
 class OpenEnvEnvironment(Environment):
     """Act in an environment on an OpenEnv server, one session per episode.
 
-    How the model acts is the server's to say. Where an action has one field, a text, the reply
-    is that text. Any other action is a call of the tool ``step``, whose arguments are the
-    action's fields; a reply without a call is a lost turn. The tools of an MCP environment are
-    the model's tools, and a reply without a call ends the episode.
+    The server decides how the model acts. If an action has one field, a text, the reply is that
+    text. Any other action is a call of the tool ``step``, whose arguments are the action's fields;
+    a reply without a call is a lost turn. The tools of an MCP environment are the model's tools,
+    and a reply without a call ends the episode.
 
     The outcome is the return ``R`` (the sum of the server's rewards, or the last one) as a share
     of the way from the one worth 0 to the one worth 1::
@@ -77,12 +77,11 @@ class OpenEnvEnvironment(Environment):
         headers: Headers sent with every request. A run saves its arguments, including these.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split.
-        seed: Which seeds the tasks get.
+        seed: The seed of the tasks' seeds.
 
     Raises:
-        ConfigError: No OpenEnv server answers there, its actions are nothing that a model can
-            give, an argument is out of range, or OpenEnv is missing or of a version that is not
-            supported.
+        ConfigError: If no OpenEnv server answers there, its actions are impossible for a model, an
+            argument is out of range, or OpenEnv is missing or of a version that is not supported.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class OpenEnvEnvironment(Environment):
         self._headers = dict(headers or {})
         self._client = client or load("openenv.core", "openenv").GenericEnvClient
         self._action = action or dict
-        self._render = render or tell
+        self._render = render or render_observation
         generic = load("openenv.core", "openenv").GenericEnvClient
         server = describe(url, lambda: self._connected(generic), self._headers, message_timeout)
         self.instructions = server.about if instructions is None else instructions
@@ -159,7 +158,7 @@ class OpenEnvEnvironment(Environment):
         """The return as a share of the way from the worst to the best, in [0, 1].
 
         Raises:
-            RubricError: The server ended the episode, and gave no reward in it.
+            RubricError: If the server ended the episode, and gave no reward in it.
         """
         record = trace.info.get("openenv", {})
         rewards, done = record.get("rewards"), record.get("done", False)
@@ -195,24 +194,24 @@ class OpenEnvEnvironment(Environment):
         return self.first_messages(Task(task.id, prompt or _NOTHING_SEEN))
 
     async def step(self, reply: Message) -> Step:
-        """Send what the reply asks for, and tell what the server answers."""
+        """Send the reply's actions, and return the server's observations."""
         before = sum(self._rewards)
         if self._text_field is not None and not reply.tool_calls:
             try:
                 answer = await self._sent({self._text_field: reply.content})
-                told: str | list[Message] = self._render(answer.observation) or _NOTHING_SEEN
+                observation: str | list[Message] = self._render(answer.observation) or _NOTHING_SEEN
             except ToolError as error:
-                told = f"Error: {error}"
+                observation = f"Error: {error}"
         elif reply.tool_calls:
-            told = await self.toolbox.run(
+            observation = await self.toolbox.run(
                 reply.tool_calls, turn=self.turn, timeout=self.tool_timeout
             )
         elif self._mcp is not None:
             return Step(terminated=True, info=self._recorded())
         else:
-            told = _USE_TOOL
+            observation = _USE_TOOL
         return Step(
-            told,
+            observation,
             reward=sum(self._rewards) - before,
             terminated=self._done,
             info=self._recorded(),
@@ -241,7 +240,7 @@ class OpenEnvEnvironment(Environment):
     def _tool_call(self, name: str) -> Callable[..., Awaitable[str]]:
         async def call(**arguments: Any) -> str:
             action = {"type": "call_tool", "tool_name": name, "arguments": arguments}
-            return tell_result((await self._sent(action)).observation)
+            return render_tool_result((await self._sent(action)).observation)
 
         return call
 
@@ -249,7 +248,7 @@ class OpenEnvEnvironment(Environment):
         """Act; the actions of one turn go one after the other.
 
         Raises:
-            ToolError: The episode is over, or the server says that this is no action.
+            ToolError: If the episode is over, or the server refuses the action.
         """
         with off_the_clock():
             await self._one_by_one.acquire()

@@ -21,7 +21,7 @@ _PAUSE = 0.25  # seconds between two tries to get into a server that is full
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answers to a reset or a step.
+    """A server's answer to a reset or a step.
 
     Attributes:
         observation: Its fields.
@@ -53,25 +53,24 @@ class Session:
     _client: Any = field(default=None, init=False)
 
     async def open(self, first: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Connect, and return what the first thing that is done there gives.
+        """Connect, and return the result of the first request.
 
-        A server that has no place for another session is asked again until the patience is at
-        its end.
+        If the server has no room for another session, this is repeated until the patience is over.
 
         Args:
-            first: What to do first, given the client.
+            first: The first request, a function of the client.
 
         Raises:
-            EnvironmentFailure: It cannot be reached, is full, or fails.
+            EnvironmentFailure: If it cannot be reached, is full, or fails.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience
         while True:
             self._client = self.make_client()
             try:
-                await self._asked("connect", self._client.connect())
+                await self._answered("connect", self._client.connect())
                 _stay(self._client)
-                return await self._asked("the first question", first(self._client))
+                return await self._answered("the first question", first(self._client))
             except _Full as full:
                 await self.close()
                 if loop.time() > deadline:
@@ -86,8 +85,8 @@ class Session:
         """Connect, and begin an episode.
 
         Raises:
-            EnvironmentFailure: The server cannot be reached, fails, does not answer in time, or
-                answers with something else than an observation.
+            EnvironmentFailure: If the server cannot be reached, fails, does not answer in time, or
+                does not answer with an observation.
         """
         return self._read(await self.open(lambda client: client.reset(**arguments)))
 
@@ -95,13 +94,13 @@ class Session:
         """Act.
 
         Raises:
-            ToolError: The server says that this is no action.
-            EnvironmentFailure: As :meth:`reset`, or the connection was lost.
+            ToolError: If the server refuses the action.
+            EnvironmentFailure: If the server fails as in :meth:`reset`, or the connection was lost.
         """
-        return self._read(await self._asked("step", self._client.step(action)))
+        return self._read(await self._answered("step", self._client.step(action)))
 
     async def close(self) -> None:
-        """Leave the server, if it can still be told."""
+        """Leave the server, if it still responds."""
         client, self._client = self._client, None
         if client is not None:
             try:
@@ -114,23 +113,23 @@ class Session:
                     f"openenv: {self.where}: close: {type(error).__name__}: {error}"
                 ) from error
 
-    async def _asked(self, what: str, answer: Awaitable[Any]) -> Any:
+    async def _answered(self, request: str, answer: Awaitable[Any]) -> Any:
         try:
             async with asyncio.timeout(self.patience):
                 return await answer
         except TimeoutError as error:
             raise EnvironmentFailure(
-                f"openenv: {self.where}: {what}: no answer within {self.patience:g} s"
+                f"openenv: {self.where}: {request}: no answer within {self.patience:g} s"
             ) from error
         except Exception as error:
-            # Whatever a server can do to its client: gone, a page of HTML, an error of its own.
+            # Any failure of a server: it is gone, sends a page of HTML, or an error of its own.
             code = _CODE.search(str(error)) if isinstance(error, RuntimeError) else None
             if code is not None and code[1] == _FULL:
                 raise _Full(str(error)) from error
-            if code is not None and code[1] == _REFUSED and what == "step":
+            if code is not None and code[1] == _REFUSED and request == "step":
                 raise ToolError(NO_ACTION) from error
             raise EnvironmentFailure(
-                f"openenv: {self.where}: {what}: {type(error).__name__}: {error}"
+                f"openenv: {self.where}: {request}: {type(error).__name__}: {error}"
             ) from error
 
     def _read(self, result: Any) -> Answer:
@@ -154,7 +153,7 @@ class _Full(Exception):
 
 
 def _stay(client: Any) -> None:
-    """See that a connected client does not connect again."""
+    """Make a connected client fail instead of connecting again."""
     connection = client._ws
 
     async def still_connected() -> Any:

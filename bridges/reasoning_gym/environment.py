@@ -48,7 +48,7 @@ class ReasoningGym(Environment):
             more memory than 1 GiB, is worth 0, unless no answer at all would take as much.
 
     Raises:
-        ConfigError: There is no such dataset, field or level, a value does not fit, or
+        ConfigError: If there is no such dataset, field or level, a value does not fit, or
             reasoning-gym is missing or of a version that is not supported.
     """
 
@@ -87,23 +87,25 @@ class ReasoningGym(Environment):
             split: Problems(task, config or {}, level, seed=starts[split], size=sizes[split])
             for split in starts
         }
-        self._asked: frozenset[str] | None = None
+        self._eval_questions: frozenset[str] | None = None
         self.rubric = Rubric(outcome=self.score_answer, metrics={"answered": self.answered})
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield the problems of a split, made one by one.
 
         Raises:
-            ConfigError: The dataset cannot make so many.
+            ConfigError: If the dataset cannot make that many.
         """
         problems = self._problems[split]
-        if split == "train" and self._asked is None:
+        if split == "train" and self._eval_questions is None:
             held_out = self._problems["eval"]
-            self._asked = frozenset(held_out[index]["question"] for index in range(held_out.size))
-        asked = self._asked if split == "train" else None
+            self._eval_questions = frozenset(
+                held_out[index]["question"] for index in range(held_out.size)
+            )
+        excluded = self._eval_questions if split == "train" else None
         for index in range(problems.size):
             entry = problems[index]
-            if not asked or entry["question"] not in asked:
+            if not excluded or entry["question"] not in excluded:
                 yield Task(
                     f"{split}-{index}",
                     entry["question"],
@@ -115,19 +117,19 @@ class ReasoningGym(Environment):
         """What reasoning-gym's ``score_answer`` gives, in [0, 1].
 
         Raises:
-            RubricError: It cannot score its own answer, or this environment's arguments make
-                another problem than the one that was asked.
+            RubricError: If it cannot score its own answer, or this environment's arguments make
+                another problem than the task's.
         """
         problems, entry = await call(self._problem, trace.task)
         dataset = problems.dataset_class, problems.config
         score = InWorker(scorer, *dataset, name=f"{problems.name}.score_answer")
         answer, limit = _extract(trace.reply), self.score_timeout
         try:
-            found = await run_bounded(score, entry, answer, timeout=limit)
+            value = await run_bounded(score, entry, answer, timeout=limit)
         except ScoringDied:  # the answer's doing, unless none at all does the same
             await run_bounded(score, entry, None, timeout=limit)
-            found = 0.0
-        return float(found)
+            value = 0.0
+        return float(value)
 
     def answered(self, trace: Trace) -> float:
         """1 if the reply holds an answer between the tags, 0 otherwise."""
@@ -152,5 +154,5 @@ class ReasoningGym(Environment):
 
 
 def _extract(reply: str) -> str | None:
-    found: str | None = load("reasoning_gym.utils", "reasoning-gym").extract_answer(reply)
-    return found
+    answer: str | None = load("reasoning_gym.utils", "reasoning-gym").extract_answer(reply)
+    return answer

@@ -17,21 +17,21 @@ _OURS = {"seed": "seed", "size": "num_train and num_eval"}
 
 
 class Problems:
-    """A dataset of reasoning-gym, whose problems are made as they are asked for.
+    """A dataset of reasoning-gym, whose problems are made on request.
 
     Args:
         name: The dataset.
         config: Fields of its configuration.
-        level: Of its curriculum, or None.
+        level: The level of its curriculum, or None.
         seed: Seed of the first problem.
-        size: How many there are.
+        size: The number of problems.
 
     Attributes:
         dataset_class: Its class in reasoning-gym.
         config: Its whole configuration.
 
     Raises:
-        ConfigError: There is no such dataset, field or level, or a value does not fit.
+        ConfigError: If there is no such dataset, field or level, or a value does not fit.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Problems:
                 self.config = _configured(name, config_class, level, given | sized)
                 self.dataset = self.dataset_class(config=self.config)
         except Exception as error:
-            raise ConfigError(f"reasoning-gym: {name}: config: {_said(error)}") from error
+            raise ConfigError(f"reasoning-gym: {name}: config: {_error_text(error)}") from error
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return a problem, as reasoning-gym makes it: question, answer and metadata.
 
         Raises:
-            ConfigError: It cannot be made.
+            ConfigError: If it cannot be made.
         """
         if index not in self._remembered:
             try:
@@ -63,7 +63,7 @@ class Problems:
             except Exception as error:
                 raise ConfigError(
                     f"reasoning-gym: {self.name} cannot make problem number {index + 1} of "
-                    f"{self.size}: {_said(error)}; ask for fewer, or fix its config"
+                    f"{self.size}: {_error_text(error)}; ask for fewer, or fix its config"
                 ) from error
             self._remembered[index] = entry
             if len(self._remembered) > _REMEMBERED:
@@ -72,13 +72,13 @@ class Problems:
 
 
 def _find(name: str) -> tuple[type, type]:
-    known: dict[str, tuple[type, type]] = load("reasoning_gym.factory", "reasoning-gym").DATASETS
-    if name not in known:
+    datasets: dict[str, tuple[type, type]] = load("reasoning_gym.factory", "reasoning-gym").DATASETS
+    if name not in datasets:
         raise ConfigError(
-            f"reasoning-gym: there is no dataset {name!r}.{did_you_mean(name, known)} "
-            f"It has: {', '.join(sorted(known))}"
+            f"reasoning-gym: there is no dataset {name!r}.{did_you_mean(name, datasets)} "
+            f"It has: {', '.join(sorted(datasets))}"
         )
-    return known[name]
+    return datasets[name]
 
 
 def _checked(name: str, config: Mapping[str, Any], fields: set[str]) -> dict[str, Any]:
@@ -121,15 +121,17 @@ def _configured(name: str, config_class: type, level: int | None, given: dict[st
     if not factory.has_curriculum(name):
         raise ValueError(f"it has no curriculum, so level must be left out, got {level}")
     curriculum = factory.create_curriculum(name)
-    most = max((len(each.levels) for each in curriculum.attributes.values()), default=1) - 1
+    most = (
+        max((len(attribute.levels) for attribute in curriculum.attributes.values()), default=1) - 1
+    )
     if not 0 <= level <= most:
         raise ValueError(f"level must be 0 to {most}, got {level}")
     curriculum.set_global_level(level)
     return dataclasses.replace(curriculum.generate_configuration(), **given)
 
 
-def _said(error: Exception) -> str:
-    """Return what an error says; with the line that it is from, if that leaves the field open."""
+def _error_text(error: Exception) -> str:
+    """Return an error's text, with its line of code if the text does not name the field."""
     if str(error) and isinstance(error, AssertionError | ValueError):
         return str(error)
     line = traceback.extract_tb(error.__traceback__)[-1].line

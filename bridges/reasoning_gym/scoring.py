@@ -22,7 +22,7 @@ from vf.runtime.errors import RubricError
 _EVALUATES = re.compile(r"(?<![\w.])eval\(|\b(?:parse_expr|sympify)\(")
 _SYMPY = re.compile(r"\b(?:parse_expr|sympify)\(")
 _NAME = re.compile(r"[^\W\d]\w*")
-# What a bracket calls: everything before it that is not an operator, so `)` in `(name)(x)`.
+# The callee before a bracket: everything that is not an operator, so `)` in `(name)(x)`.
 _CALL = re.compile(r"([^\s(\[,=<>+\-*/%^&|~]+)\s*\(")
 _ATTRIBUTE = re.compile(r"\.\s*[^\W\d]|[\"'`\\@;:{}#]")
 UNREADABLE = "("  # what is scored instead of an answer that would run code
@@ -51,7 +51,7 @@ def scorer(dataset_class: type, config: Any) -> Callable[[dict[str, Any], str | 
 
 
 def score(dataset: Any, entry: dict[str, Any], answer: str | None) -> float:
-    """Return what the dataset scores an answer: its ``score_answer(answer, entry)``.
+    """Return the dataset's score of an answer: its ``score_answer(answer, entry)``.
 
     0 where that raises an error over this answer but not over the entry's own. An answer that
     would run code gets what the dataset gives for one that cannot be read.
@@ -59,11 +59,11 @@ def score(dataset: Any, entry: dict[str, Any], answer: str | None) -> float:
     Args:
         dataset: A dataset of reasoning-gym.
         entry: The problem.
-        answer: What was answered, or None.
+        answer: The model's answer, or None.
 
     Raises:
-        RubricError: It raises an error over the entry's own answer too.
-        MemoryError: The answer takes more than the process has.
+        RubricError: If it raises an error over the entry's own answer too.
+        MemoryError: If the answer takes more memory than the process may have.
     """
     # A composite scores by the dataset that the entry is from.
     parts = getattr(dataset, "datasets", None)
@@ -87,7 +87,7 @@ def score(dataset: Any, entry: dict[str, Any], answer: str | None) -> float:
 
 
 def is_harmless(dataset_class: type, answer: str) -> bool:
-    """Return whether scoring an answer runs no code of the model's.
+    """Return whether scoring an answer runs no code of the model.
 
     To a scorer that evaluates what it is given, harmless are: what Python cannot read, and
     literals (but not to SymPy, which changes the text, and reads the text in literals again);

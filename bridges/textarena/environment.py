@@ -24,8 +24,8 @@ _MOST_GAMES = 20  # of one task
 _MOST_MOVES = 1000  # of opponents, until it is the model's turn again
 
 
-class _CannotTake(Exception):
-    """The game's code raised an error at a move of the model's."""
+class _MoveFailed(Exception):
+    """The game's code raised an error at a move of the model."""
 
 
 class TextArena(Environment):
@@ -93,7 +93,8 @@ class TextArena(Environment):
         """The reward as a share of the way from the worst to the best, in [0, 1].
 
         Raises:
-            RubricError: See :class:`~vf.bridges.textarena.match.Worth`.
+            RubricError: If the reward is outside of the expected range; see
+                :class:`~vf.bridges.textarena.match.Worth`.
         """
         reward = _reward(trace)
         return 0.0 if reward is None else self.worth(reward)
@@ -115,9 +116,9 @@ class TextArena(Environment):
             self._match = await call(Match, self.game, self.args, self.players, self._seed)
             others = (seat for seat in range(self.players) if seat != self._seat)
             self._others = {seat: self._opponent(seat) for seat in others}
-            results, told = await self._to_models_turn(None)
+            results, observation = await self._to_models_turn(None)
             if results is None:
-                return self.first_messages(Task(task.id, told))
+                return self.first_messages(Task(task.id, observation))
         raise EnvironmentFailure(
             f"textarena: {self.game} was over before the model's first turn, as player "
             f"{self._seat}, in {_MOST_GAMES} games from seed {seed}"
@@ -127,13 +128,13 @@ class TextArena(Environment):
         """Make the model's move, and those of the others until it is its turn again."""
         record: dict[str, Any] = {"seat": self._seat, "seed": self._seed}
         try:
-            results, told = await self._to_models_turn(reply.content)
-        except _CannotTake as error:
+            results, observation = await self._to_models_turn(reply.content)
+        except _MoveFailed as error:
             worst, _ = self.worth.returns
             record |= {"reward": worst, "reason": str(error), "invalid_move": True}
             return Step(reward=worst, terminated=True, info={"textarena": record})
         if results is None:
-            return Step(told, info={"textarena": record})
+            return Step(observation, info={"textarena": record})
         rewards, info = results
         reward = rewards[self._seat]
         mine = info.get(self._seat, {})
@@ -144,10 +145,10 @@ class TextArena(Environment):
             "invalid_move": bool(mine.get("invalid_move")),
             "role": str(mine.get("role")),
         }
-        return Step(told, reward=reward, terminated=True, info={"textarena": record})
+        return Step(observation, reward=reward, terminated=True, info={"textarena": record})
 
     def _opponent(self, seat: int) -> Player | RandomPlayer:
-        """Return who plays a seat; who is from a table is closed with the episode."""
+        """Return the player of a seat; a model from a table is closed with the episode."""
         if self.opponent == RANDOM:
             return RandomPlayer(self._match, seat, self.rng)
         model, sampling = opened(self.opponent)
@@ -156,27 +157,27 @@ class TextArena(Environment):
         return Player(model, sampling)
 
     async def _to_models_turn(self, move: str | None) -> tuple[Results | None, str]:
-        """Make a move, or none at the beginning, and play on until the model is asked for one.
+        """Make a move, or none at the beginning, and play on until it is the model's turn.
 
         Returns:
-            What came of the game, if it is over, and what is new to the model.
+            The results of the game, if it is over, and the model's observation.
 
         Raises:
-            _CannotTake: The game's code raised an error at the model's move.
+            _CannotTake: If the game's code raised an error at the model's move.
         """
         for number in range(_MOST_MOVES):
             try:
-                seat, told = await call(self._match.advance, move)
+                seat, observation = await call(self._match.advance, move)
                 results = await call(self._match.results) if seat is None else None
             except BUGS as error:
                 if number or move is None:  # not at the model's move
                     raise
-                raise _CannotTake(failed_at(error)) from error
+                raise _MoveFailed(failed_at(error)) from error
             if results is not None:
                 return results, self._match.last_words(self._seat)
             if seat == self._seat:
-                return None, told
-            move = await self._others[int(seat or 0)].move(told)
+                return None, observation
+            move = await self._others[int(seat or 0)].move(observation)
         raise EnvironmentFailure(
             f"textarena: the others made {_MOST_MOVES} moves in {self.game}, and it is not yet "
             f"the turn of player {self._seat}"

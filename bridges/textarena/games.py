@@ -1,4 +1,4 @@
-"""Creating TextArena's games: which exist, what is missing, the number of players."""
+"""Creates TextArena's games, and checks what is missing and the number of players."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _TAGGER = "averaged_perceptron_tagger_eng"
 
 
 def check_game(game: str, args: Mapping[str, Any], players: int | None, max_turns: int) -> int:
-    """See that a game can be played here, and return how many play.
+    """Check that a game can be played here, and return the number of players.
 
     Args:
         game: The game's id.
         args: Arguments of its class.
-        players: How many are wanted; None for as few as it takes.
+        players: The number of players; None for the game's minimum.
         max_turns: Maximum replies in one episode.
 
     Raises:
-        ConfigError: It cannot, a setting is out of range, or TextArena is missing or of a version
-            that is not supported.
+        ConfigError: If it cannot, a setting is out of range, or TextArena is missing or of a
+            version that is not supported.
     """
     load("textarena", "textarena")
     check_version("textarena", "textarena", *SUPPORTED)
@@ -41,26 +41,26 @@ def check_game(game: str, args: Mapping[str, Any], players: int | None, max_turn
 
 
 def make_game(game: str, args: Mapping[str, Any], dice: GlobalRandom) -> Any:
-    """Make a game, as ``textarena.make`` does, but fetch nothing from anywhere.
+    """Make a game, as ``textarena.make`` does, but without downloads.
 
-    Several games ask NLTK to download word lists whenever they are made. Here they get those that
-    are installed.
+    Several games let NLTK download word lists whenever they are made. Here they get those that are
+    installed.
 
     Args:
-        game: Its id.
+        game: The game's id.
         args: Arguments of its class, before those of the id.
-        dice: What it draws from, if it draws.
+        dice: The source of the game's random numbers.
 
     Raises:
-        ConfigError: There is no such game, it does not take an argument, or something that it
+        ConfigError: If there is no such game, it does not take an argument, or something that it
             needs is missing; says which.
     """
     textarena = load("textarena", "textarena")
-    known = load("textarena.envs.registration", "textarena").ENV_REGISTRY
-    if game not in known:
+    registry = load("textarena.envs.registration", "textarena").ENV_REGISTRY
+    if game not in registry:
         raise ConfigError(
-            f"textarena: there is no game {game!r}.{did_you_mean(game, known)} "
-            f"It has {len(known)}; textarena.pprint_registry_detailed() lists them"
+            f"textarena: there is no game {game!r}.{did_you_mean(game, registry)} "
+            f"It has {len(registry)}; textarena.pprint_registry_detailed() lists them"
         )
     try:
         with dice.in_place(), _no_downloads():
@@ -68,34 +68,34 @@ def make_game(game: str, args: Mapping[str, Any], dice: GlobalRandom) -> Any:
     except LookupError as error:
         missing = _RESOURCE.search(_COLOUR.sub("", str(error)))
         if missing is None:
-            raise _cannot(game, error) from error
-        needed = [missing[1], *_further(known[game].entry_point, missing[1])]
+            raise _creation_error(game, error) from error
+        needed = [missing[1], *_missing_tagger(registry[game].entry_point, missing[1])]
         raise ConfigError(
             f"textarena: {game} needs NLTK's {' and '.join(map(repr, needed))}, which nothing "
             f"here fetches by itself: python -m nltk.downloader {' '.join(needed)}"
         ) from error
     except SyntaxError as error:
         newer = " (written for Python 3.12 or later?)" if sys.version_info < (3, 12) else ""
-        raise _cannot(game, error, newer) from error
+        raise _creation_error(game, error, newer) from error
     except Exception as error:  # of a few games, the files or an API key are missing
-        raise _cannot(game, error) from error
+        raise _creation_error(game, error) from error
 
 
 def count_players(game: str, args: Mapping[str, Any], players: int | None, seed: int) -> int:
-    """Return how many play, by trying to begin.
+    """Return the number of players, by trying to begin.
 
     Args:
         game: The game's id.
         args: Arguments of its class.
-        players: How many are wanted; None for as few as it takes.
+        players: The number of players; None for the game's minimum.
         seed: Seed of the trial.
 
     Raises:
-        ConfigError: It cannot be made, or does not begin with so many.
+        ConfigError: If it cannot be made, or does not begin with that number.
     """
-    wanted = range(1, MOST_PLAYERS + 1) if players is None else [players]
+    counts = range(1, MOST_PLAYERS + 1) if players is None else [players]
     refused: Exception | None = None
-    for count in wanted:
+    for count in counts:
         dice = GlobalRandom(seed)
         env = make_game(game, args, dice)
         try:
@@ -109,9 +109,9 @@ def count_players(game: str, args: Mapping[str, Any], players: int | None, seed:
         # A few games for several do not mind to begin with one.
         if alone == (state.num_players == 1) and (players is None or state.num_players == players):
             return int(state.num_players)
-    with_so_many = "" if players is None else f" with players = {players}"
+    with_players = "" if players is None else f" with players = {players}"
     raise ConfigError(
-        f"textarena: {game} does not begin{with_so_many}: {refused or 'it is for another number'}"
+        f"textarena: {game} does not begin{with_players}: {refused or 'it is for another number'}"
     )
 
 
@@ -134,7 +134,7 @@ def _no_downloads() -> Iterator[None]:
         nltk.download = theirs
 
 
-def _further(entry_point: object, missing: str) -> list[str]:
+def _missing_tagger(entry_point: object, missing: str) -> list[str]:
     """Return NLTK's tagger, if the game's code uses it and it is missing too."""
     textarena = load("textarena", "textarena")
     module = str(entry_point).partition(":")[0].split(".")
@@ -148,6 +148,6 @@ def _further(entry_point: object, missing: str) -> list[str]:
     return []
 
 
-def _cannot(game: str, error: Exception, hint: str = "") -> ConfigError:
-    said = str(error).strip().splitlines() or [""]
-    return ConfigError(f"textarena: cannot make {game!r}: {type(error).__name__}: {said[0]}{hint}")
+def _creation_error(game: str, error: Exception, hint: str = "") -> ConfigError:
+    lines = str(error).strip().splitlines() or [""]
+    return ConfigError(f"textarena: cannot make {game!r}: {type(error).__name__}: {lines[0]}{hint}")

@@ -34,25 +34,25 @@ def textarena(
     Args:
         game: Its id, such as ``"TicTacToe-v0"``.
         args: Arguments of its class, such as ``{"max_number": 50}``.
-        opponent: Who plays the other seats, each on its own: ``"policy"`` (the model that is
-            trained; see above), ``"random"`` (moves that the game shows the form of, and
-            accepts), a list of moves (which begins again at its end), a function of the messages
-            so far that returns a move, a model, or a table with ``checkpoint``, or with ``model``
-            and ``base_url`` of an OpenAI-compatible API.
-        seat: Which player the model is, from 0; None draws it at random for each task. With
-            ``"policy"`` it is all of them.
+        opponent: The player of the other seats, each on its own: ``"policy"`` (the model that is
+            trained; see above), ``"random"`` (moves that the game shows the form of, and accepts),
+            a list of moves (which begins again at its end), a function of the messages so far that
+            returns a move, a model, or a table with ``checkpoint``, or with ``model`` and
+            ``base_url`` of an OpenAI-compatible API.
+        seat: The model's player, from 0; None draws it at random for each task. With ``"policy"``
+            it is all of them.
         players: Number of players; by default the game's minimum.
         returns: The rewards worth 0 and 1: ``(worst, best)``.
         max_turns: Maximum replies in one episode, of all roles together. An episode that it ends
             is truncated.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split.
-        seed: Which seeds and seats the tasks get.
+        seed: The seed of the tasks' seeds and seats.
 
     Raises:
-        ConfigError: There is no such game, it cannot be made here (word lists of NLTK's or an API
-            key are missing, say), a random opponent finds no moves in it, an argument is out of
-            range, or TextArena is missing or of a version that is not supported.
+        ConfigError: If there is no such game, it cannot be made here (word lists of NLTK or an API
+            key are missing, for instance), a random opponent finds no moves in it, an argument is
+            out of range, or TextArena is missing or of a version that is not supported.
     """
     settings: dict[str, Any] = {
         "args": args,

@@ -1,4 +1,4 @@
-"""One game of TextArena under way: whose turn it is, what is new to them, and what came of it."""
+"""One game of TextArena in progress: whose turn it is, their observation, and the results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vf.runtime.errors import EnvironmentFailure, RubricError
 from vf.runtime.extras import load
 
 _NOTHING_NEW = "It is your turn again."
-_GAME = -1  # the sender of what the game itself says
-# All players' rewards, and what else TextArena says of each.
+_GAME = -1  # the sender of the game's own messages
+# All players' rewards, and TextArena's further information on each.
 Results: TypeAlias = tuple[dict[int, float], Mapping[int, Mapping[str, Any]]]
-# What a game's own code raises at a move that its author did not think of. What else it may raise
-# comes from elsewhere, such as an API that it asks.
+# Errors of a game's own code at a move that its author did not foresee. Other errors come from
+# elsewhere, such as an API that it calls.
 BUGS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
     *(RecursionError, TypeError, ValueError, re.error),
@@ -27,9 +27,9 @@ BUGS = (
 
 
 def failed_at(error: Exception) -> str:
-    """Say that the game's code failed at a move, and how."""
-    said = shorten(f"{type(error).__name__}: {error}", 300)
-    return f"the game's code failed at the move: {said}"
+    """Return a message: the game's code failed at a move, and how."""
+    description = shorten(f"{type(error).__name__}: {error}", 300)
+    return f"the game's code failed at the move: {description}"
 
 
 class Match:
@@ -38,14 +38,14 @@ class Match:
     Args:
         game: Its id.
         args: Arguments of its class.
-        players: How many play.
-        seed: Of all that it draws.
+        players: The number of players.
+        seed: The seed of everything that it draws.
 
     Attributes:
-        shown: What the game itself, not a player, has told each seat.
+        shown: The game's own messages to each seat, without other players'.
 
     Raises:
-        ConfigError: It cannot be made.
+        ConfigError: If it cannot be made.
     """
 
     def __init__(self, game: str, args: Mapping[str, Any], players: int, seed: int) -> None:
@@ -60,20 +60,20 @@ class Match:
         """Make a move, or none at the beginning.
 
         Returns:
-            Whose turn it is, and what is new to them; None if the game is over.
+            The seat whose turn it is, and its observation; None if the game is over.
 
         Raises:
-            Exception: One of :data:`BUGS`: the game's code failed at the move.
+            Exception: If the game's code failed at the move: one of :data:`BUGS`.
         """
         with self._dice.in_place():
             if move is not None and self._env.step(action=move)[0]:
                 return None, ""
             seat, observation = innermost(self._env).get_observation()
-        self.shown[int(seat)] += [said for sender, said, _ in observation if sender == _GAME]
-        return int(seat), self._told(int(seat), observation)
+        self.shown[int(seat)] += [text for sender, text, _ in observation if sender == _GAME]
+        return int(seat), self._render(int(seat), observation)
 
     def accepts(self, move: str) -> bool:
-        """Return whether a copy of the game takes a move of whose turn it is for a valid one."""
+        """Return whether a copy of the game accepts a move of the player whose turn it is."""
         refused: list[Any] = []
         try:
             trial = copy.deepcopy(self._env)
@@ -85,15 +85,15 @@ class Match:
         return not refused
 
     def last_words(self, seat: int) -> str:
-        """Return what is new to a player after the last move."""
-        return self._told(seat, innermost(self._env).state.observations[seat])
+        """Return a player's observation after the last move."""
+        return self._render(seat, innermost(self._env).state.observations[seat])
 
     def results(self) -> Results:
-        """Return what came of the game, after the last move.
+        """Return the results of the game, after the last move.
 
         Raises:
-            EnvironmentFailure: One of the players has no reward.
-            Exception: One of :data:`BUGS`: the game gave a reward that is not a number.
+            EnvironmentFailure: If one of the players has no reward.
+            Exception: If the game gave a reward that is not a number: one of :data:`BUGS`.
         """
         rewards, info = self._env.close()
         for seat in range(self.players):
@@ -103,15 +103,15 @@ class Match:
                 )
         return {seat: float(value) for seat, value in rewards.items()}, info
 
-    def _told(self, seat: int, observation: Sequence[tuple[int, str, Any]]) -> str:
-        """Write down what is new to a seat, except for its own moves, as TextArena does."""
+    def _render(self, seat: int, observation: Sequence[tuple[int, str, Any]]) -> str:
+        """Return a seat's observation as text, without its own moves, as TextArena does."""
         own = load("textarena", "textarena").ObservationType.PLAYER_ACTION
-        # Of a lone player's moves, a few games tell as if they were their own words.
+        # A few games report a lone player's moves as game messages.
         own_names = {seat, _GAME} if self.players == 1 else {seat}
         names = innermost(self._env).state.role_mapping
         lines = [
-            f"[{'GAME' if sender == _GAME else names.get(sender, f'Player {sender}')}] {said}"
-            for sender, said, kind in observation
+            f"[{'GAME' if sender == _GAME else names.get(sender, f'Player {sender}')}] {text}"
+            for sender, text, kind in observation
             if not (kind == own and sender in own_names)
         ]
         return "\n".join(lines) or _NOTHING_NEW
@@ -119,12 +119,12 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What TextArena's rewards are worth.
+    """The value of TextArena's rewards.
 
     Attributes:
         game: The game's id, for the error.
         returns: The rewards worth 0 and 1.
-        given: Whether somebody said so; otherwise rewards beyond the usual ones are an error.
+        given: Whether they were set; otherwise rewards beyond the usual ones are an error.
     """
 
     game: str
@@ -136,7 +136,7 @@ class Worth:
         """Return it for a setting.
 
         Raises:
-            ConfigError: The setting is not two numbers in ascending order.
+            ConfigError: If the setting is not two numbers in ascending order.
         """
         if returns is not None:
             return cls(game, check_returns("textarena", returns), given=True)
@@ -146,8 +146,7 @@ class Worth:
         """Return a reward as a share of the way from the worst to the best, in [0, 1].
 
         Raises:
-            RubricError: TextArena gave a reward outside of [-1, 1], and its value has not been
-                said.
+            RubricError: If TextArena gave a reward outside of [-1, 1], and ``returns`` is not set.
         """
         if not self.given and not -1.0 <= reward <= 1.0:
             raise RubricError(

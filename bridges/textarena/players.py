@@ -1,4 +1,4 @@
-"""Who plays the other seats of a TextArena game."""
+"""The players of the other seats of a TextArena game."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
-# A move for the messages that a player has been shown and has said so far.
+# A function of the messages that a player has received and sent so far, which returns a move.
 Policy: TypeAlias = Callable[[list[Message]], Any]
 # "random", moves in order, a policy, a model, or a table of one at an OpenAI-compatible API.
 Opponent: TypeAlias = str | Sequence[str] | Policy | Model | Mapping[str, Any]
@@ -23,28 +23,28 @@ _WHERE = "textarena.opponent"  # the setting, for the errors
 
 @dataclass(eq=False)
 class Player:
-    """One opponent in one episode: it hears what is new to it, and moves.
+    """One opponent in one episode: it receives observations, and moves.
 
     Args:
-        model: Who answers.
-        sampling: How.
+        model: The model that answers.
+        sampling: The sampling parameters.
     """
 
     model: Model
     sampling: Sampling
     conversation: Conversation = field(default_factory=Conversation, init=False)
 
-    async def move(self, heard: str) -> str:
+    async def move(self, observation: str) -> str:
         """Return a move.
 
         Args:
-            heard: What is new since its last move.
+            observation: The observation since its last move.
 
         Raises:
-            ModelError: The model did not answer.
+            ModelError: If the model did not answer.
         """
         conversation = self.conversation
-        conversation.messages.append(Message("user", heard))
+        conversation.messages.append(Message("user", observation))
         reply = await self.model.respond(conversation, self.sampling)
         conversation.messages.append(reply.message)
         conversation.turn += 1
@@ -67,10 +67,10 @@ class PolicyModel:
 
 
 def check_opponent(opponent: Opponent) -> None:
-    """See that something can play.
+    """Check that an opponent is valid.
 
     Raises:
-        ConfigError: It is nothing of the kind; says what is.
+        ConfigError: If it is not a valid opponent; says what is.
     """
     if isinstance(opponent, Mapping):
         Playing.of(opponent, _WHERE, Sampling())
@@ -93,10 +93,10 @@ def check_opponent(opponent: Opponent) -> None:
 
 
 def opened(opponent: Opponent) -> tuple[Any, Sampling]:
-    """Return an opponent as something that answers, and how it samples.
+    """Return an opponent's model and its sampling parameters.
 
     Args:
-        opponent: As :func:`check_opponent` lets pass, but not "random".
+        opponent: An opponent that :func:`check_opponent` accepts, but not "random".
     """
     if isinstance(opponent, Mapping):
         player = Playing.of(opponent, _WHERE, Sampling())

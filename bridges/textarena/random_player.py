@@ -1,4 +1,4 @@
-"""A random opponent: it makes moves that a game shows the form of, and accepts."""
+"""A random opponent: its moves have forms that the game shows, and are accepted by the game."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OTHERS = 9  # a single shown move is drawn as shown once in ten times
 _MOVE = re.compile(r"\[[^\[\]\n]+\]")
 _NUMBER = re.compile(r"\d+")
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
-_NO_MOVE = "[]"  # which games take for an invalid one
+_NO_MOVE = "[]"  # an invalid move in every game
 
 
 class RandomPlayer:
@@ -30,15 +30,15 @@ class RandomPlayer:
 
     Args:
         match: The game.
-        seat: The player's.
-        rng: Draws.
+        seat: The player's seat.
+        rng: The source of random numbers.
     """
 
     def __init__(self, match: Match, seat: int, rng: random.Random) -> None:
         self._match, self._seat, self._rng = match, seat, rng
 
-    async def move(self, told: str) -> str:
-        """Return a move; one that the game will call invalid if there is no other."""
+    async def move(self, observation: str) -> str:
+        """Return a move; an invalid one if there is no other."""
         return await call(self.draw) or _NO_MOVE
 
     def draw(self) -> str | None:
@@ -48,7 +48,7 @@ class RandomPlayer:
         if latest is None:
             return None
         latest = list(dict.fromkeys(latest))
-        forms = list(dict.fromkeys(form for each in shown for form in each))
+        forms = list(dict.fromkeys(form for moves in shown for form in moves))
         tried: set[str] = set()
         for _ in range(_TRIES):
             as_shown = self._rng.random() < len(latest) / (len(latest) + _OTHERS)
@@ -69,10 +69,10 @@ class RandomPlayer:
 
 
 def check_random(match: Match) -> None:
-    """See, in a game of their own, that random players find moves.
+    """Check, in a separate game, that random players find moves.
 
     Raises:
-        ConfigError: They do not.
+        ConfigError: If they find none.
     """
     rng = random.Random(0)
     players = [RandomPlayer(match, seat, rng) for seat in range(match.players)]

@@ -25,11 +25,11 @@ class TextArenaSeats(MultiAgentEnvironment):
     What a role sees, and what its moves do, is as in
     :class:`~vf.bridges.textarena.environment.TextArena`. Its reward is TextArena's at the end of
     the game, as a share of the way from the one worth 0 to the one worth 1. A game that
-    ``max_turns`` ended earns nobody anything. A move at which the game's own code raises an error
-    ends it: who made it gets the worst reward, and the others the best.
+    ``max_turns`` ended earns no reward. A move at which the game's own code raises an error ends
+    it: its player gets the worst reward, and the others the best.
 
     ``Trace.info["textarena"]`` holds, at the end, all ``rewards`` by role, the ``reason``, and
-    ``invalid_moves``, the roles whose last move was none.
+    ``invalid_moves``, the roles whose last move was invalid.
 
     Args and errors are those of :func:`~vf.bridges.textarena.make.textarena`.
     """
@@ -63,27 +63,29 @@ class TextArenaSeats(MultiAgentEnvironment):
     async def reset(self, task: Task) -> RoleStep:  # type: ignore[override]
         """Begin the game."""
         self._match = await call(Match, self.game, self.args, self.count, int(task.info["seed"]))
-        seat, told = await call(self._match.advance, None)
-        return RoleStep({_role(seat or 0): told})
+        seat, observation = await call(self._match.advance, None)
+        return RoleStep({_role(seat or 0): observation})
 
     async def step(self, replies: dict[str, Message]) -> RoleStep:  # type: ignore[override]
         """Make the move of the role whose turn it is."""
         [(role, reply)] = replies.items()
         try:
-            seat, told = await call(self._match.advance, reply.content)
+            seat, observation = await call(self._match.advance, reply.content)
             results = await call(self._match.results) if seat is None else None
         except BUGS as error:
-            earned = {each: float(each != role) for each in self.roles}
+            earned = {other: float(other != role) for other in self.roles}
             info: dict[str, Any] = {"reason": failed_at(error), "invalid_moves": [role]}
             return RoleStep(rewards=earned, terminated=True, info={"textarena": info})
         if results is None:
-            return RoleStep({_role(int(seat or 0)): told})
-        rewards, said = results
-        reasons = [str(each["reason"]) for each in said.values() if each.get("reason")]
+            return RoleStep({_role(int(seat or 0)): observation})
+        rewards, info_by_seat = results
+        reasons = [str(entry["reason"]) for entry in info_by_seat.values() if entry.get("reason")]
         info = {
             "rewards": {_role(seat): reward for seat, reward in rewards.items()},
             "reason": reasons[0] if reasons else "",
-            "invalid_moves": [_role(s) for s, each in said.items() if each.get("invalid_move")],
+            "invalid_moves": [
+                _role(s) for s, entry in info_by_seat.items() if entry.get("invalid_move")
+            ],
         }
         return RoleStep(
             {_role(seat): self._match.last_words(seat) for seat in rewards},

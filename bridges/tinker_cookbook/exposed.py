@@ -177,10 +177,10 @@ class VfDataset(types.RLDataset):  # type: ignore[misc]
                 environment,
                 renderer,
                 task,
-                [derive_seed(seed, place, number) for number in range(group_size)],
+                [derive_seed(seed, index, number) for number in range(group_size)],
                 max_prompt_len,
             )
-            for place, task in enumerate(order)
+            for index, task in enumerate(order)
         ]
         return cls(builders, groups_per_batch)
 
@@ -231,7 +231,7 @@ def _metrics(trace: Trace | None) -> dict[str, float]:
         "metric": score.metrics,
     }
     named = {
-        f"{kind}/{name}": value for kind, each in kinds.items() for name, value in each.items()
+        f"{kind}/{name}": value for kind, values in kinds.items() for name, value in values.items()
     }
     named |= {"reward/outcome": score.outcome, "turns": len(trace.turns)}
     metrics = {name: float(value) for name, value in named.items() if value is not None}

@@ -1,4 +1,4 @@
-"""An episode that somebody else samples for: its prompts are handed out, and answers handed in."""
+"""An episode that another program samples for: prompts are handed out, and answers handed in."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class _Request:
     answer: asyncio.Future[Completion]
 
 
-class _Asked:
-    """A sampler whose requests somebody else answers."""
+class _HandedOutSampler:
+    """A sampler whose requests another program answers."""
 
     def __init__(self) -> None:
         self.requests: asyncio.Queue[_Request] = asyncio.Queue()
@@ -50,7 +50,7 @@ class PlayedEpisode:
         task: The problem.
         renderer: Chat template and parser.
         max_prompt_len: Most tokens of a prompt: one that is longer ends the episode.
-        seed: Of the episode.
+        seed: The seed of the episode.
 
     Attributes:
         trace: The trace, once the episode has ended; None before.
@@ -65,7 +65,7 @@ class PlayedEpisode:
         max_prompt_len: int,
         seed: int,
     ) -> None:
-        self._sampler = _Asked()
+        self._sampler = _HandedOutSampler()
         self._model = TokenModel(self._sampler, renderer, max_seq_len=max_prompt_len + 1)
         self._definition, self._task, self._seed = environment, task, seed
         self._playing: asyncio.Task[Trace] | None = None
@@ -82,7 +82,7 @@ class PlayedEpisode:
         """Answer the prompt, and return the next; None once the episode has ended.
 
         Args:
-            token_ids: What was sampled, the stop token included.
+            token_ids: The sampled tokens, the stop token included.
             cut: Whether it ended because it had as many tokens as it may have.
         """
         request, self._request = self._request, None
@@ -101,11 +101,11 @@ class PlayedEpisode:
 
     async def _next_prompt(self) -> list[int] | None:
         assert self._playing is not None
-        asked = asyncio.ensure_future(self._sampler.requests.get())
-        await asyncio.wait([asked, self._playing], return_when=asyncio.FIRST_COMPLETED)
-        if asked.done():
-            self._request = asked.result()
+        request = asyncio.ensure_future(self._sampler.requests.get())
+        await asyncio.wait([request, self._playing], return_when=asyncio.FIRST_COMPLETED)
+        if request.done():
+            self._request = request.result()
             return self._request.prompt_ids
-        asked.cancel()
+        request.cancel()
         self.trace = self._playing.result()
         return None

@@ -48,12 +48,12 @@ def to_tinker(
             one that ships with the library.
         groups_per_batch: Tasks in a batch.
         group_size: Rollouts of one task in a batch.
-        epochs: How often the training tasks are gone through, each time in another order.
+        epochs: The number of passes over the training tasks, each in another order.
         eval_examples: Held-out tasks of the test dataset at most; 0 makes none.
         max_seq_len: Most tokens in one context, prompt and answer together, as the server has it.
         max_tokens: The cookbook's ``max_tokens``. An episode ends where an answer of this length
             would not fit, because the server refuses such a request.
-        seed: Of the episodes, and of the order of tasks.
+        seed: The seed of the episodes, and of the order of tasks.
         **template: ``chat_template``, ``tool_style`` and ``template_args`` as in ``[inference]``.
 
     Raises:

@@ -38,15 +38,15 @@ def to_trl(environment: Environment, *, loop: Loop = "auto", seed: int = 0) -> d
 
     Args:
         environment: The definition.
-        loop: Who carries out the episodes. ``"trl"``: TRL's own loop of tool calls; for an
-            environment with tools there is an ``environment_factory``, whose methods they are.
+        loop: The loop that carries out the episodes. ``"trl"``: TRL's own loop of tool calls; for
+            an environment with tools there is an ``environment_factory``, whose methods they are.
             It takes environments that leave ``reset`` and ``step`` as they are. ``"vf"``: our own,
-            as a ``rollout_func``; it takes any environment, in one process. ``"auto"``: TRL's
-            where it can.
+            as a ``rollout_func``; it takes any environment, in one process. ``"auto"``: TRL's where
+            it can.
         seed: Seed of the episodes.
 
     Raises:
-        ConfigError: TRL is missing or of another version; TRL cannot do what the environment
+        ConfigError: If TRL is missing or of another version; TRL cannot do what the environment
             needs; or the environment's own :meth:`~vf.Environment.check` fails.
     """
     load("trl", "trl")
@@ -74,23 +74,23 @@ def to_trl(environment: Environment, *, loop: Loop = "auto", seed: int = 0) -> d
     home = Home(
         environment,
         name,
-        {f"{split}/{task.id}": task for split, found in tasks.items() for task in found},
+        {f"{split}/{task.id}": task for split, entries in tasks.items() for task in entries},
         seed,
     )
     in_trl = loop == "trl" or (loop == "auto" and not own)
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         f"{split}_dataset": _dataset(home, split, entries, in_prompt=not in_trl)
         for split, entries in tasks.items()
         if entries
     }
     if not in_trl:
-        return found | {
+        return arguments | {
             "rollout_func": rollout_function(home),
             "reward_funcs": [reward_of_traces(home)],
         }
     if environment.episode(0).toolbox.tools:
-        found["environment_factory"] = environment_class(home)
-    return found | {"reward_funcs": [reward_of_completions(home)]}
+        arguments["environment_factory"] = environment_class(home)
+    return arguments | {"reward_funcs": [reward_of_completions(home)]}
 
 
 def _tasks(environment: Environment, split: Split) -> list[Task]:
@@ -104,7 +104,7 @@ def _dataset(home: Home, split: str, tasks: Iterable[Task], *, in_prompt: bool) 
 
     Args:
         home: The environment.
-        split: Which.
+        split: The split's name.
         tasks: Its tasks.
         in_prompt: Write the task into the prompt's last message, too: a rollout function is given
             nothing but the prompts.
@@ -153,7 +153,7 @@ def reward_of_completions(home: Home) -> Callable[..., Any]:
                 )
             )
         )
-        return told(traces, log_metric)
+        return rewards_of(traces, log_metric)
 
     reward.__name__ = home.name
     return reward
@@ -165,14 +165,14 @@ def reward_of_traces(home: Home) -> Callable[..., list[float | None]]:
     def reward(
         trace: Sequence[Trace], log_metric: LogMetric | None = None, **_: Any
     ) -> list[float | None]:
-        return told(trace, log_metric)
+        return rewards_of(trace, log_metric)
 
     reward.__name__ = home.name
     return reward
 
 
-def told(traces: Sequence[Trace], log_metric: LogMetric | None) -> list[float | None]:
-    """Return the rewards, and have TRL log what they are made of, and how many rollouts failed."""
+def rewards_of(traces: Sequence[Trace], log_metric: LogMetric | None) -> list[float | None]:
+    """Return the rewards; let TRL log their parts and the share of failed rollouts."""
     if log_metric is not None:
         parts: dict[str, list[float]] = {}
         for trace in traces:

@@ -23,16 +23,16 @@ def as_trace(
 ) -> Trace:
     """Return a finished conversation as a trace, without a score.
 
-    What became of each tool call is what the episode's tools recorded. A call that TRL answered
+    The results of tool calls are those that the episode's tools recorded. A call that TRL answered
     itself, because there is no such tool, or did not carry out any more, is judged as in vf-rl.
     Tokens are known only where there is one turn; there are no branches.
 
     Args:
-        name: The environment's.
+        name: The environment's name.
         environment: The episode's copy, whose tools were called.
         task: The task.
         prompt: The prompt's messages, in TRL's format.
-        completion: What came after.
+        completion: The messages after the prompt.
         tokens: Tokens of the completion, tool messages included.
     """
     trace = Trace(name, task, seed=0)
@@ -89,7 +89,7 @@ def _call(raw: Mapping[str, Any], id: str) -> ToolCall:
 def _event(
     environment: Environment, call: ToolCall, turn: int, recorded: list[ToolEvent]
 ) -> ToolEvent:
-    """Return what became of a call: the tools record in the order of the calls."""
+    """Return the event of a call: the tools record events in the order of the calls."""
     carried_out = call.arguments.startswith("{")  # TRL itself refuses anything but an object
     if carried_out and recorded and recorded[0].name == call.name:
         event = recorded.pop(0)

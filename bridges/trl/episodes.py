@@ -32,11 +32,11 @@ _OURS = ("reset", "get_reward")  # methods that TRL itself calls
 
 @dataclass(frozen=True)
 class Home:
-    """What all episodes of an environment in TRL share.
+    """The common part of all episodes of an environment in TRL.
 
     Attributes:
         environment: The definition.
-        name: What it is called in errors and logs.
+        name: Its name in errors and logs.
         tasks: Its tasks, by ``"split/id"``.
         seed: Seed of the episodes.
     """
@@ -55,7 +55,7 @@ class Home:
         """Return a task from the value in the dataset's column.
 
         Raises:
-            ConfigError: There is no such task.
+            ConfigError: If there is no such task.
         """
         if not isinstance(key, str) or key not in self.tasks:
             raise ConfigError(
@@ -70,8 +70,8 @@ class Episode:
 
     Args:
         home: The environment.
-        key: Which task.
-        number: Which episode: its random numbers depend on it.
+        key: The key of the task.
+        number: The number of the episode, on which its random numbers depend.
     """
 
     def __init__(self, home: Home, key: object, number: int) -> None:
@@ -88,9 +88,9 @@ class Episode:
         """Carry out a tool call and return what the model sees.
 
         Raises:
-            InfrastructureError: The tool failed. TRL tells the model of it, and the episode will
-                have no reward.
-            ConfigError: The environment is set up wrongly, or the tool returned an image.
+            InfrastructureError: If the tool failed. TRL reports that to the model, and the episode
+                will have no reward.
+            ConfigError: If the environment is set up wrongly, or the tool returned an image.
         """
         environment = self._environment
         if self._failure is not None:
@@ -108,8 +108,8 @@ class Episode:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            known = isinstance(error, InfrastructureError | ConfigError)
-            self._failure = error if known else ToolFailure(str(error))  # type: ignore[assignment]
+            typed = isinstance(error, InfrastructureError | ConfigError)
+            self._failure = error if typed else ToolFailure(str(error))  # type: ignore[assignment]
             raise
         finally:
             self._running -= 1
@@ -118,15 +118,15 @@ class Episode:
     async def finish(
         self, prompt: Sequence[Mapping[str, Any]], completion: Any, tokens: int
     ) -> Trace:
-        """Score the finished conversation, and let go of what the episode holds.
+        """Score the finished conversation, and release the episode's resources.
 
         Args:
             prompt: The prompt's messages.
-            completion: What came after, as TRL has it: messages.
+            completion: The messages after the prompt, in TRL's format.
             tokens: Tokens of the completion.
 
         Raises:
-            ConfigError: The environment, or a tool, is set up wrongly.
+            ConfigError: If the environment, or a tool, is set up wrongly.
         """
         environment = self._environment
         trace = as_trace(self._home.name, environment, self._task, prompt, completion, tokens)
@@ -166,7 +166,7 @@ def environment_class(home: Home) -> type[Any]:
     Its ``reset`` begins an episode; its other methods are the tools.
 
     Raises:
-        ConfigError: TRL cannot have a tool of this name or with these parameters.
+        ConfigError: If TRL cannot have a tool of this name or with these parameters.
     """
     numbers = count()
 

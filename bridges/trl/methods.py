@@ -22,13 +22,13 @@ _TYPES = {
 
 
 def as_method(tool: Tool) -> Callable[..., Any]:
-    """Return a coroutine method whose signature and docstring say what the tool's schema says.
+    """Return a coroutine method whose signature and docstring express the tool's schema.
 
-    It hands whatever it is called with to the tool, which checks it: a wrong argument is answered
-    as it is here.
+    It passes its arguments to the tool, which checks them: a wrong argument gets the same answer as
+    in vf-rl's own loop.
 
     Raises:
-        ConfigError: The tool's parameters cannot be said in Python.
+        ConfigError: If the tool's parameters cannot be expressed in Python.
     """
 
     async def method(self: Any, /, **arguments: Any) -> str:
@@ -90,7 +90,7 @@ def _plain(text: str) -> str:
 
 
 def _check(method: Callable[..., Any], tool: Tool) -> None:
-    """See that transformers reads from the method what the tool takes."""
+    """Check that transformers reads the tool's parameters from the method."""
     chat: Any = load("transformers.utils", "trl")
     try:
         read = chat.get_json_schema(method)["function"]["parameters"]

@@ -158,14 +158,14 @@ class _Sampler:
         conversation: str = "",
     ) -> Completion:
         """Sample one completion, with the settings of TRL's config."""
-        found = await self._batches.ask(prompt_ids)
-        ends = [i for i, token in enumerate(found.token_ids) if token in stop_token_ids]
-        length = min(ends[0] + 1 if ends else len(found.token_ids), sampling.max_tokens)
+        completion = await self._batches.ask(prompt_ids)
+        ends = [i for i, token in enumerate(completion.token_ids) if token in stop_token_ids]
+        length = min(ends[0] + 1 if ends else len(completion.token_ids), sampling.max_tokens)
         stopped = bool(ends) and ends[0] < length
         return Completion(
-            found.token_ids[:length],
-            found.logprobs[:length],
-            found.versions[:length],
+            completion.token_ids[:length],
+            completion.logprobs[:length],
+            completion.versions[:length],
             "stop" if stopped else "length",
         )
 

@@ -14,7 +14,7 @@ import pytest
 
 import vf
 from tests.bridges.openenv.openenv_play import all_closed, bisect, run, servers
-from vf.bridges.openenv.actions import tell, tell_result
+from vf.bridges.openenv.actions import render_observation, render_tool_result
 from vf.bridges.openenv.environment import OpenEnvEnvironment
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
@@ -228,9 +228,9 @@ def test_arguments_of_reset_and_a_renderer_of_ones_own(guess: str) -> None:
 
 def test_half_a_surrogate_pair_is_shown_as_what_a_trace_can_hold() -> None:
     half = "so\ud83d"
-    told = tell({"a": half}), tell({"a": half, "b": 1})
+    told = render_observation({"a": half}), render_observation({"a": half, "b": 1})
     content = [{"type": "text", "text": half}]
-    for text in (*told, tell_result({"result": {"content": content}})):
+    for text in (*told, render_tool_result({"result": {"content": content}})):
         assert "so?" in text
 
 
