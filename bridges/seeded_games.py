@@ -23,7 +23,7 @@ def game_seeds(name: str, seed: int, split: Split, count: int) -> Iterator[int]:
         name: The library's name; its seeds are its own.
         seed: Seed of the environment.
         split: The split.
-        count: How many.
+        count: The number of games.
     """
     first = derive_seed(seed, name) % _SEEDS
     for index in range(count):
@@ -34,7 +34,7 @@ def check_returns(name: str, returns: Sequence[float]) -> tuple[float, float]:
     """Return the returns worth 0 and 1 as numbers.
 
     Raises:
-        ConfigError: They are not two numbers in ascending order; names the environment.
+        ConfigError: If they are not two numbers in ascending order; names the environment.
     """
     if len(returns) != 2 or not float(returns[0]) < float(returns[1]):
         raise ConfigError(f"{name}: returns must be (worst, best), got {returns!r}")

@@ -13,10 +13,10 @@ from vf.traces.messages import Message, ToolCall
 def read_action(action: str, *, turn: int, tools: bool) -> Message:
     """Return the message that an action stands for.
 
-    Without tools, the action is what the model says. With tools it is a JSON object, OpenAI's
+    Without tools, the action is the model's text. With tools it is a JSON object, OpenAI's
     assistant message: ``content`` and ``tool_calls``, each call with its ``function`` of ``name``
-    and ``arguments`` (JSON text, or an object). Both may be missing, as may a call's ``id``.
-    What cannot be read becomes a malformed tool call, of which the environment tells the model.
+    and ``arguments`` (JSON text, or an object). Both may be missing, as may a call's ``id``. Any
+    other action becomes a malformed tool call, which the environment reports to the model.
 
     Args:
         action: The text.
@@ -64,6 +64,6 @@ def _message(raw: dict[str, Any], turn: int) -> Message:
         if isinstance(function, dict) and isinstance(function.get("arguments"), dict):
             function["arguments"] = json.dumps(function["arguments"])
     message = Message.from_openai({**raw, "role": "assistant"})
-    for index, read in enumerate(message.tool_calls):
-        read.id = read.id or f"call_{turn}_{index}"
+    for index, call in enumerate(message.tool_calls):
+        call.id = call.id or f"call_{turn}_{index}"
     return message

@@ -37,20 +37,20 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
     ``gymnasium.make("vf.gym:vf/GuessNumber-v0")`` returns one. The episode is the same rollout that
     evaluation and training run, so limits, tools and rubric are the same.
 
-    *Action*: what the model says. In an environment with tools, a JSON object in OpenAI's form of
-    an assistant message (:func:`~vf.bridges.gym.actions.as_action` writes one); anything else
-    is a malformed tool call there.
+    *Action*: the model's text. In an environment with tools, a JSON object in OpenAI's form of an
+    assistant message (:func:`~vf.bridges.gym.actions.as_action` writes one); anything else is a
+    malformed tool call there.
 
     *Observation*: the text of the new messages; ``info["messages"]`` has them in OpenAI's format.
 
     *Reward*: the rubric's, at the end; 0.0 before. Group rewards need a group, and are left out.
 
-    *End*: ``terminated`` where the environment said so, ``truncated`` where a limit of the
-    environment's did. Its ``max_tokens`` has no effect, for nobody counts tokens.
+    *End*: ``terminated`` if the environment ended the episode, ``truncated`` if one of its limits
+    did. Its ``max_tokens`` has no effect, because tokens are not counted.
 
     *Info*: ``task``, ``split``, ``messages``, and after ``reset`` the ``tools`` on offer (OpenAI's
     format); at the end ``stop_reason``, ``score`` with its components by name (those that did not
-    apply are missing), ``step_rewards``, and ``recorded``, what the environment noted.
+    apply are missing), ``step_rewards``, and ``recorded``, the environment's own records.
 
     Args:
         environment: A registered name, or the environment itself.
@@ -66,7 +66,7 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
         trace: The record of the last episode that came to an end.
 
     Raises:
-        ConfigError: There is no such environment, or an argument is wrong.
+        ConfigError: If there is no such environment, or an argument is wrong.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
@@ -105,7 +105,7 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode; one that has not ended is given up.
+        """Begin an episode; one that has not ended is cancelled.
 
         Args:
             seed: Seeds the choice of tasks and what is random in the episodes.
@@ -113,9 +113,9 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
                 from another split than usual.
 
         Raises:
-            ConfigError: There is no such option, split or task, or something that the environment
-                needs is missing.
-            InfrastructureError: The environment failed.
+            ConfigError: If there is no such option, split or task, or something that the
+                environment needs is missing.
+            InfrastructureError: If the environment failed.
         """
         super().reset(seed=seed)
         task, split = self._choose(options or {})
@@ -129,12 +129,12 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
         return _text(new), self._info(new) | {"tools": copy.deepcopy(self._episode.tools)}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Say something.
+        """Send the model's action.
 
         Raises:
-            TypeError: The action is not text.
-            gymnasium.error.ResetNeeded: No episode is running.
-            InfrastructureError: The environment, a tool or the rubric failed, or the rubric gave
+            TypeError: If the action is not text.
+            gymnasium.error.ResetNeeded: If no episode is running.
+            InfrastructureError: If the environment, a tool or the rubric failed, or the rubric gave
                 no reward: never a reward of 0.
         """
         if not isinstance(action, str):
@@ -163,7 +163,7 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
         return "\n\n".join(f"[{message.role}]\n{_shown(message)}" for message in messages)
 
     def close(self) -> None:
-        """Give up the episode and let go of all that episodes share. Can be called twice."""
+        """Cancel the episode and release what episodes share. Can be called twice."""
         running, self._loop = self._loop, None
         self._over = True
         if running is not None:
@@ -173,7 +173,7 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
                 let_go()
 
     def _start(self) -> BackgroundLoop:
-        """Look, before the first episode, whether all that they need is there."""
+        """Check, before the first episode, that everything that episodes need is there."""
         if self._loop is None:
             running = hold()
             try:
@@ -198,15 +198,15 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
         if split not in self._tasks:
             tasks = take_tasks(self.environment, split, self._num_tasks)
             self._tasks[split] = {task.id: task for task in tasks}
-        known = self._tasks[split]
-        drawn = int(self.np_random.integers(len(known)))
-        wanted = options.get("task")
-        if wanted is None:
-            return list(known.values())[drawn], split
-        if wanted not in known:
-            hint = did_you_mean(str(wanted), known)
-            raise ConfigError(f"the {split} split has no task {wanted!r}.{hint}")
-        return known[wanted], split
+        tasks_by_id = self._tasks[split]
+        drawn = int(self.np_random.integers(len(tasks_by_id)))
+        requested = options.get("task")
+        if requested is None:
+            return list(tasks_by_id.values())[drawn], split
+        if requested not in tasks_by_id:
+            hint = did_you_mean(str(requested), tasks_by_id)
+            raise ConfigError(f"the {split} split has no task {requested!r}.{hint}")
+        return tasks_by_id[requested], split
 
     def _info(self, new: list[Message]) -> dict[str, Any]:
         task, split = self._task
@@ -214,7 +214,7 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
         return {"task": task, "split": split, "messages": messages}
 
     def _raise_failure(self, trace: Trace | None) -> None:
-        """Raise what ended an episode, as the error that it was."""
+        """Raise the error that ended an episode."""
         if trace is not None and trace.error is not None:
             self.trace = trace
             raise _error(trace.error.boundary)(trace.error.message)
@@ -267,7 +267,7 @@ def _ending(trace: Trace) -> dict[str, Any]:
 
 
 def _applied(components: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is None: a vector environment would make a number or False of it."""
+    """Return the components without None: a vector environment would make 0 or False of it."""
     return {
         name: _applied(value) if isinstance(value, dict) else value
         for name, value in components.items()

@@ -1,4 +1,4 @@
-"""One rollout whose answers come from outside, and the thread in which its coroutines run."""
+"""One rollout with external answers, and the thread in which its coroutines run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 
-ENDING = 2 * CLOSE_TIMEOUT  # seconds: a rollout closes two things, and gives each so long
+ENDING = 2 * CLOSE_TIMEOUT  # seconds: a rollout closes two things, each with this timeout
 
 
 class Episode:
@@ -36,8 +36,8 @@ class Episode:
         seed: Seed of the rollout.
 
     Attributes:
-        messages: What was said so far.
-        tools: The tools on offer, in OpenAI's format; known once :meth:`advance` has returned.
+        messages: The conversation so far.
+        tools: The tools on offer, in OpenAI's format; set once :meth:`advance` has returned.
         trace: The rollout's record, once it has ended.
         one_conversation: An action answers one observation, so a sub-agent cannot ask as well.
     """
@@ -52,7 +52,7 @@ class Episode:
         self._environment = copy.copy(environment)
         self._environment.timeout = math.inf  # the rollout's clock does not stop for an answer
         self._task, self._seed = task, seed
-        self._asked = asyncio.Event()
+        self._waiting = asyncio.Event()
         self._answer: asyncio.Future[Message]
         self._rollout: asyncio.Task[Trace] | None = None
 
@@ -65,32 +65,32 @@ class Episode:
         """Wait for the answer, as the rollout's model."""
         self.messages, self.tools = list(conversation.messages), conversation.tools
         self._answer = asyncio.get_running_loop().create_future()
-        self._asked.set()
+        self._waiting.set()
         return Reply(await self._answer)
 
     async def advance(self, reply: Message | None = None) -> list[Message]:
-        """Begin the rollout or give the model's answer; run until the next question or the end.
+        """Begin the rollout or give the model's answer; run until the next request or the end.
 
         Returns:
             The messages that are new to the model.
 
         Raises:
-            EnvironmentFailure: The environment took too long.
-            ConfigError: It is set up wrongly.
+            EnvironmentFailure: If the environment took too long.
+            ConfigError: If it is set up wrongly.
         """
-        heard = 0 if reply is None else len(self.messages) + 1
-        self._asked.clear()
+        seen = 0 if reply is None else len(self.messages) + 1
+        self._waiting.clear()
         if reply is None or self._rollout is None:
             self._rollout = asyncio.create_task(
                 rollout(self._environment, self._task, self, seed=self._seed)
             )
         else:
             self._answer.set_result(reply)
-        await self._until_asked(self._rollout)
+        await self._until_waiting(self._rollout)
         if self._rollout.done():
             self.trace = self._rollout.result()
             self.messages = self.trace.messages
-        return self.messages[heard:]
+        return self.messages[seen:]
 
     async def cancel(self) -> None:
         """End the rollout, if it has not ended; its environment is closed."""
@@ -98,24 +98,24 @@ class Episode:
             self._rollout.cancel()
             await asyncio.wait([self._rollout], timeout=ENDING)
 
-    async def _until_asked(self, rollout: asyncio.Task[Trace]) -> None:
-        asked = asyncio.create_task(self._asked.wait())
+    async def _until_waiting(self, rollout: asyncio.Task[Trace]) -> None:
+        waiting = asyncio.create_task(self._waiting.wait())
         began = time.monotonic()
         try:
             await asyncio.wait(
-                [rollout, asked], timeout=self._left, return_when=asyncio.FIRST_COMPLETED
+                [rollout, waiting], timeout=self._left, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            asked.cancel()
+            waiting.cancel()
             self._left = max(0.0, self._left - (time.monotonic() - began))
-        if not self._asked.is_set() and not rollout.done():
+        if not self._waiting.is_set() and not rollout.done():
             await self.cancel()
             raise EnvironmentFailure(f"the episode took longer than its {self._timeout:g} s")
 
 
 T = TypeVar("T")
 START_TIMEOUT = 60.0  # seconds that a thread gets to start
-END_TIMEOUT = 60.0  # seconds that whatever still runs has to end, containers of a pool included
+END_TIMEOUT = 60.0  # seconds for everything that still runs to end, containers of a pool included
 
 
 class BackgroundLoop:
@@ -125,7 +125,7 @@ class BackgroundLoop:
     pool of sandboxes. The last one to let go ends it, which cancels what still runs.
 
     Raises:
-        EnvironmentFailure: It does not start.
+        EnvironmentFailure: If it does not start.
     """
 
     def __init__(self) -> None:
@@ -139,12 +139,12 @@ class BackgroundLoop:
         """Carry out a coroutine and return what it returns.
 
         Args:
-            work: What to do.
+            work: The coroutine to run.
             timeout: Seconds after which the loop must be blocked, for ``work`` has a deadline
                 itself.
 
         Raises:
-            EnvironmentFailure: It did not answer in time. Anything that ``work`` raises passes.
+            EnvironmentFailure: If it did not answer in time. Anything that ``work`` raises passes.
         """
         done = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -176,7 +176,7 @@ class BackgroundLoop:
 
 
 class _Shared:
-    """The process's loop, and how many hold it."""
+    """The process's loop, and the number of its holders."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -188,7 +188,7 @@ _shared = _Shared()
 
 
 def hold() -> BackgroundLoop:
-    """Return the process's loop. It runs until everybody who held it has let go."""
+    """Return the process's loop. It runs until every holder has let go."""
     with _shared.lock:
         if _shared.loop is None:
             _shared.loop = BackgroundLoop()

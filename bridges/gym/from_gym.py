@@ -34,8 +34,8 @@ _UNREADABLE = "That is not one of the actions."
 class GymEnvironment(Environment):
     """Play a Gymnasium environment with discrete or text actions.
 
-    Each turn the model sees the observation and replies with an action. A reply that names none is
-    a lost turn: the model is shown the possible actions, and the environment does not move.
+    Each turn the model sees the observation and replies with an action. A reply without one is a
+    lost turn: the model sees the possible actions, and the environment does not move.
     FrozenLake, Taxi, Blackjack and CartPole come with rules, names of actions and a text form of
     observations. For others these are arguments; by default a text observation is shown as it is,
     then the environment's ``ansi`` rendering, then its numbers.
@@ -62,18 +62,18 @@ class GymEnvironment(Environment):
         parse: Returns the action that a reply asks for. Where it raises ValueError (whose text the
             model sees) or LookupError, or returns no legal action, the turn is lost.
         actions: Names of a Discrete space's actions, in order.
-        rules: What the game is about; placed at the start of the prompt.
+        rules: The description of the game; placed at the start of the prompt.
         returns: The returns worth 0 and 1: ``(worst, best)``. Without it, those of a known game
             (:mod:`vf.bridges.gym.games`), or 0 and Gymnasium's ``reward_threshold``.
         max_turns: Maximum replies in one episode; by default Gymnasium's ``max_episode_steps``, or
             100 where that is not set. An episode that it ends is truncated.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split.
-        seed: Which seeds the tasks get.
+        seed: The seed of the tasks' seeds.
 
     Raises:
-        ConfigError: There is no such environment, its actions are continuous, what a return is
-            worth is not known, an argument is out of range, or Gymnasium is not installed.
+        ConfigError: If there is no such environment, its actions are continuous, the worth of
+            returns is unknown, an argument is out of range, or Gymnasium is not installed.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class GymEnvironment(Environment):
             self.max_turns = max_turns or limit or DEFAULT_TURNS
             self.render = render or (game.render if game else default_render)
             names = actions or (game.actions if game else None)
-            self.parse, told = default_parse(name, env.action_space, names)
+            self.parse, instruction = default_parse(name, env.action_space, names)
             if parse is not None:
-                self.parse, told = parse, f"Actions: {', '.join(names)}." if names else ""
+                self.parse, instruction = parse, f"Actions: {', '.join(names)}." if names else ""
             about = rules or (game.rules if game else f"You play {_name(env)}.")
-            self.instructions = f"{about}\n\n{told}".strip()
+            self.instructions = f"{about}\n\n{instruction}".strip()
             worst, best = _returns(name, returns, game.returns if game else None, threshold)
         finally:
             env.close()
@@ -147,17 +147,17 @@ class GymEnvironment(Environment):
         return messages
 
     def step(self, reply: Message) -> Step:
-        """Do what the reply says, and tell what is seen then."""
+        """Carry out the reply's action, and return the observation."""
         record = self._record
         try:
             action = self.parse(reply.content)
             legal = self._env.action_space.contains(action)
-            told = _UNREADABLE
+            message = _UNREADABLE
         except (ValueError, LookupError) as error:
-            legal, told = False, str(error) if isinstance(error, ValueError) else _UNREADABLE
+            legal, message = False, str(error) if isinstance(error, ValueError) else _UNREADABLE
         if not legal:
             record["lost_turns"] += 1
-            return Step(told or _UNREADABLE, info={"gym": dict(record)})
+            return Step(message or _UNREADABLE, info={"gym": dict(record)})
         observation, reward, terminated, truncated, _ = self._env.step(action)
         record["return"] += float(reward)
         record["steps"] += 1
@@ -180,7 +180,7 @@ class GymEnvironment(Environment):
         """Make a new environment, in its ``ansi`` mode if it has one.
 
         Raises:
-            ConfigError: Gymnasium cannot make it; the message has its reason.
+            ConfigError: If Gymnasium cannot make it; the message has its reason.
         """
         gym = load("gymnasium", "gym")
         if not isinstance(self.gymnasium_id, str):
@@ -192,7 +192,7 @@ class GymEnvironment(Environment):
             )
         try:
             spec = gym.spec(self.gymnasium_id)
-            # Gymnasium's own check of every step is for who writes an environment.
+            # Gymnasium's own check of every step is for authors of environments.
             args: dict[str, Any] = {"disable_env_checker": True}
             if "ansi" in _render_modes(spec):
                 args["render_mode"] = "ansi"
@@ -218,7 +218,7 @@ def _name(env: gymnasium.Env[Any, Any]) -> str:
 
 
 def _record(trace: Trace) -> dict[str, Any]:
-    """Return what the episode came to; nothing, if a limit ended it before the first step."""
+    """Return the episode's record; an empty one if a limit ended it before the first step."""
     return trace.info.get("gym", _NOTHING)  # type: ignore[no-any-return]
 
 
@@ -230,14 +230,14 @@ def _recorded(name: str) -> Callable[[Trace], float]:
 
 
 def _returns(
-    name: str, given: Sequence[float] | None, known: Returns | None, threshold: float | None
+    name: str, given: Sequence[float] | None, default: Returns | None, threshold: float | None
 ) -> Returns:
     if given is not None:
         if len(given) != 2:
             raise ConfigError(f"{name}: returns must be two numbers, got {given!r}")
         return float(given[0]), float(given[1])
-    if known is not None:
-        return known
+    if default is not None:
+        return default
     if threshold is not None and threshold > 0:
         return 0.0, float(threshold)
     raise ConfigError(

@@ -38,7 +38,7 @@ class PettingZooEnvironment(MultiAgentEnvironment):
 
     An agent's reward is its return ``R``, the sum of PettingZoo's rewards, as a share of the way
     from the return worth 0 to the one worth 1. It is given when the episode ends, so one that
-    ``max_turns`` ends earns nobody anything::
+    ``max_turns`` ends earns no reward::
 
         reward = min(1, max(0, (R - worst) / (best - worst)))
 
@@ -49,25 +49,25 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         pettingzoo_id: An id of PettingZoo's registry, such as ``"classic/tictactoe-v3"``; or a
             function that returns a new environment.
         args: Arguments of ``pettingzoo.make``.
-        api: Which of PettingZoo's two APIs. ``"auto"``: Parallel where the environment has it.
+        api: PettingZoo's API, of two. ``"auto"``: Parallel where the environment has it.
         render: Returns the text of an observation. By default a text as it is, the environment's
             ``ansi`` rendering, or the observation's numbers.
         parse: Returns the action that a reply asks for; see
             :class:`~vf.bridges.gym.from_gym.GymEnvironment`.
         actions: Names of a Discrete space's actions, in order.
-        rules: What the game is about; placed at the start of each agent's conversation.
+        rules: The description of the game; placed at the start of each agent's conversation.
         returns: The returns worth 0 and 1: ``(worst, best)``.
-        players: Who plays which agent; by default the policy plays all.
+        players: The player of each agent; by default the policy plays all.
         trained: The agents that are trained; by default all that the policy plays.
         retries: Further answers of an agent whose reply was no action.
         max_turns: Maximum steps of one episode; agents that act at once share one.
         num_train: Tasks in the train split; a task is a seed, as in Gymnasium.
         num_eval: Tasks in the eval split.
-        seed: Which seeds the tasks get.
+        seed: The seed of the tasks' seeds.
 
     Raises:
-        ConfigError: There is no such environment, its actions are continuous, an argument is out of
-            range, or PettingZoo is not installed.
+        ConfigError: If there is no such environment, its actions are continuous, an argument is out
+            of range, or PettingZoo is not installed.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class PettingZooEnvironment(MultiAgentEnvironment):
             for agent in agents:
                 space = env.action_space(agent)
                 check_space(f"pettingzoo: {name}", space)
-                found = default_parse(f"pettingzoo: {name}", space, actions)
-                self._parsers[agent] = (parse, "") if parse is not None else found
+                parser = default_parse(f"pettingzoo: {name}", space, actions)
+                self._parsers[agent] = (parse, "") if parse is not None else parser
             self.about = rules or f"You play {name}."
         finally:
             env.close()
@@ -133,7 +133,7 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         self._env = self._make()
         self._parallel = not hasattr(self._env, "agent_iter")
         self._met: set[str] = set()
-        self._said: dict[str, Any] = {}  # actions of a Parallel environment that are still awaited
+        self._actions: dict[str, Any] = {}  # of a Parallel environment whose other agents must act
         self._missed = dict.fromkeys(self.roles, 0)  # in a row
         self._record: dict[str, Any] = {
             "returns": dict.fromkeys(self.roles, 0.0),
@@ -146,11 +146,11 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         return self._ask()
 
     def step(self, replies: dict[str, Message]) -> RoleStep:  # type: ignore[override]
-        """Do what the replies say, and tell those who act next what they see."""
+        """Carry out the replies' actions, and return the observations of those who act next."""
         again: dict[str, str] = {}
         for agent, reply in replies.items():
             try:
-                self._said[agent] = self._action(agent, reply.content)
+                self._actions[agent] = self._action(agent, reply.content)
                 self._missed[agent] = 0
             except ValueError as error:
                 again[agent] = str(error)
@@ -162,13 +162,13 @@ class PettingZooEnvironment(MultiAgentEnvironment):
             return self._end()
         if again:
             return RoleStep(again, info=self._info())
-        said, self._said = self._said, {}
+        actions, self._actions = self._actions, {}
         if self._parallel:
-            self._seen, rewards, ended, cut, self._infos = self._env.step(said)
+            self._seen, rewards, ended, cut, self._infos = self._env.step(actions)
             over = not self._env.agents
             truncated = over and not any(ended.values()) and any(cut.values())
         else:
-            [action] = said.values()
+            [action] = actions.values()
             self._env.step(action)
             rewards = self._env.rewards
             truncated = any(self._env.truncations.values())
@@ -176,7 +176,7 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         for agent, reward in rewards.items():
             self._record["returns"][agent] += float(reward)
         if not self._parallel:
-            self._bury()
+            self._step_past_ended()
         return self._ask() if self._env.agents else self._end(truncated)
 
     def close(self) -> None:
@@ -185,8 +185,8 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         if env is not None:
             env.close()
 
-    def _bury(self) -> None:
-        """Step past the agents that have ended, as AEC's ``step`` wants: with None."""
+    def _step_past_ended(self) -> None:
+        """Step past the agents that have ended, as AEC requires: with None."""
         env = self._env
         while env.agents and (
             env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
@@ -227,22 +227,23 @@ class PettingZooEnvironment(MultiAgentEnvironment):
             text += f"\n{self._allowed(agent, mask)}"
         if agent not in self._met:
             self._met.add(agent)
-            told = self._parsers[agent][1]
-            text = f"{self.about} You are {agent}.\n{told}".rstrip() + f"\n\n{text}"
+            instruction = self._parsers[agent][1]
+            text = f"{self.about} You are {agent}.\n{instruction}".rstrip() + f"\n\n{text}"
         return text
 
     def _allowed(self, agent: str, mask: Any) -> str:
         space, parse = self._env.action_space(agent), self._parsers[agent][0]
         start, names = int(getattr(space, "start", 0)), getattr(parse, "names", None)
-        numbered = [place for place, allowed in enumerate(mask) if allowed]
-        told = [names[place] if names else str(start + place) for place in numbered]
-        return f"Allowed now: {', '.join(told)}."
+        indices = [index for index, allowed in enumerate(mask) if allowed]
+        options = [names[index] if names else str(start + index) for index in indices]
+        return f"Allowed now: {', '.join(options)}."
 
     def _action(self, agent: str, reply: str) -> Any:
         """Return the action that a reply asks for.
 
         Raises:
-            ValueError: None, or one that is not allowed; the text is what the agent sees.
+            ValueError: If the reply has no action, or one that is not allowed; the text is what the
+                agent sees.
         """
         try:
             action = self._parsers[agent][0](reply)
@@ -262,7 +263,7 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         """Make a new environment.
 
         Raises:
-            ConfigError: PettingZoo cannot make it; the message has its reason.
+            ConfigError: If PettingZoo cannot make it; the message has its reason.
         """
         zoo = load("pettingzoo", "pettingzoo")
         if not isinstance(self.pettingzoo_id, str):
@@ -277,7 +278,7 @@ class PettingZooEnvironment(MultiAgentEnvironment):
 
 
 def default_render(observation: Any, env: Any, agent: str) -> str:
-    """Return the text as for a Gymnasium environment, whoever sees it."""
+    """Return the text as for a Gymnasium environment, the same for every agent."""
     return games.default_render(observation, env)
 
 

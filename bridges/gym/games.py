@@ -1,4 +1,4 @@
-"""How a model sees a Gymnasium environment: observations as text, known games' rules."""
+"""Gymnasium environments for a model: observations as text, known games' rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_NUMBERS = 64  # of an array that is listed number by number
 def default_render(observation: Any, env: gymnasium.Env[Any, Any]) -> str:
     """Return a text as it is, else the environment's own ``ansi`` rendering, else the numbers.
 
-    Of colours only a background is kept, as brackets: there a game marks where one is.
+    Of colours only a background is kept, as brackets: games mark the player's position with it.
     """
     if isinstance(observation, str):
         return observation
@@ -39,10 +39,10 @@ def default_render(observation: Any, env: gymnasium.Env[Any, Any]) -> str:
 
 
 def numbers(observation: Any) -> str:
-    """Write an observation's numbers down, rounded to three digits.
+    """Return an observation's numbers as text, rounded to three digits.
 
     Raises:
-        ConfigError: It is larger than a model could read.
+        ConfigError: If it is larger than a model could read.
     """
     import numpy as np
 
@@ -73,10 +73,10 @@ def binned(ranges: Mapping[str, float], bins: int = 11) -> Render:
     Args:
         ranges: For each number of the observation, in order, its name and the value whose
             magnitude is the end of its range.
-        bins: How many there are: odd, at least 3.
+        bins: The number of bins: odd, at least 3.
 
     Raises:
-        ConfigError: An argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     if bins < 3 or bins % 2 == 0:
         raise ConfigError(f"binned: bins must be odd and at least 3, got {bins}")
@@ -86,11 +86,11 @@ def binned(ranges: Mapping[str, float], bins: int = 11) -> Render:
     half = bins // 2
 
     def render(observation: Any, env: gymnasium.Env[Any, Any]) -> str:
-        told = []
+        parts = []
         for (name, end), value in zip(ranges.items(), observation, strict=True):
             share = max(-1.0, min(1.0, float(value) / end))
-            told.append(f"{name}: {round(share * half)}")
-        return f"{', '.join(told)} (each from {-half} to {half})"
+            parts.append(f"{name}: {round(share * half)}")
+        return f"{', '.join(parts)} (each from {-half} to {half})"
 
     return render
 
@@ -101,13 +101,13 @@ Returns: TypeAlias = tuple[float, float | Literal["turns"]]
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A game of Gymnasium's, as described to a model.
+    """A game of Gymnasium, as described to a model.
 
     Attributes:
-        rules: What it is about; begins the prompt.
+        rules: Its description; begins the prompt.
         actions: The names of its actions, in order.
         returns: The returns that are worth 0 and 1.
-        render: Describes an observation.
+        render: A function that describes an observation.
     """
 
     rules: str
@@ -127,15 +127,15 @@ def _lake(observation: Any, env: gymnasium.Env[Any, Any]) -> str:
 def _taxi(observation: Any, env: gymnasium.Env[Any, Any]) -> str:
     taxi = env.unwrapped
     row, column, passenger, goal = (int(n) for n in taxi.decode(int(observation)))  # type: ignore[attr-defined]
-    places = [
+    stands = [
         f"{letter} (row {r + 1}, column {c + 1})"
         for letter, (r, c) in zip("RGYB", taxi.locs, strict=True)  # type: ignore[attr-defined]
     ]
     board = "\n".join(b"".join(line).decode() for line in taxi.desc)  # type: ignore[attr-defined]
-    where = "in the taxi" if passenger == len(places) else f"at {places[passenger]}"
+    location = "in the taxi" if passenger == len(stands) else f"at {stands[passenger]}"
     return (
-        f"{board}\nThe taxi is in row {row + 1}, column {column + 1}. The passenger is {where} "
-        f"and wants to go to {places[goal]}."
+        f"{board}\nThe taxi is in row {row + 1}, column {column + 1}. The passenger is {location} "
+        f"and wants to go to {stands[goal]}."
     )
 
 
@@ -195,9 +195,9 @@ _GAMES = {
 
 
 def known_game(env: gymnasium.Env[Any, Any]) -> Game | None:
-    """Return what is known of an environment; None if it is not one of these games.
+    """Return the game of an environment; None if it is not one of these.
 
-    A wrapper that changes what is seen or done makes it another game.
+    A wrapper that changes its spaces makes it another game.
     """
     spec = env.spec
     if spec is None or spec.namespace is not None or spec.name not in _GAMES:

@@ -11,8 +11,8 @@ from vf.runtime.errors import ConfigError
 if TYPE_CHECKING:
     import gymnasium
 
-# Returns the action that a reply asks for. Raises ValueError or LookupError where it asks for none:
-# the text of a ValueError is what the model sees.
+# Returns the action in a reply. Raises ValueError or LookupError if there is none: the model sees
+# the text of a ValueError.
 Parse: TypeAlias = Callable[[str], Any]
 
 _STATED = re.compile(r"\baction\s*[:=]", re.IGNORECASE)
@@ -21,9 +21,9 @@ _STATED = re.compile(r"\baction\s*[:=]", re.IGNORECASE)
 class NamedMoves:
     """Finds the one action that a reply names.
 
-    It is looked for after the reply's last ``Action:``, or else in the whole reply, as a word of
-    its own in any case. Where every action has a name, its number is understood too, if the reply
-    holds nothing else.
+    It is searched after the reply's last ``Action:``, or else in the whole reply, as a separate
+    word in upper or lower case. If every action has a name, its number is understood too, if the
+    reply holds nothing else.
 
     Args:
         names: The actions' names, in order.
@@ -36,21 +36,21 @@ class NamedMoves:
         longest_first = sorted(self._actions, key=len, reverse=True)
         joined = "|".join(re.escape(name) for name in longest_first)
         self._name = re.compile(rf"(?<![\w.+-])(?:{joined})(?![\w-]|\.\d)")
-        self._told = f"Reply with one action: {', '.join(names)}."
+        self._instruction = f"Reply with one action: {', '.join(names)}."
 
     def __call__(self, reply: str) -> int:
         """Return the action's number.
 
         Raises:
-            ValueError: The reply names none, or several; says which there are.
+            ValueError: If the reply names none, or several; says which there are.
         """
-        said = _STATED.split(reply.lower())[-1]
-        if said.strip() in self._numbers and said.strip() not in self._actions:
-            return self._numbers[said.strip()]
-        found = set(self._name.findall(said))
-        if len(found) != 1:
-            raise ValueError(self._told)
-        return self._actions[found.pop()]
+        statement = _STATED.split(reply.lower())[-1]
+        if statement.strip() in self._numbers and statement.strip() not in self._actions:
+            return self._numbers[statement.strip()]
+        names = set(self._name.findall(statement))
+        if len(names) != 1:
+            raise ValueError(self._instruction)
+        return self._actions[names.pop()]
 
 
 class NumberMoves:
@@ -63,27 +63,27 @@ class NumberMoves:
 
     def __init__(self, lows: Sequence[int], highs: Sequence[int]) -> None:
         self._ranges = list(zip(lows, highs, strict=True))
-        self._told = f"Reply with {how_to_number(self._ranges)}."
+        self._instruction = f"Reply with {how_to_number(self._ranges)}."
 
     def __call__(self, reply: str) -> Any:
         """Return the action, an array of integers.
 
         Raises:
-            ValueError: The reply holds other numbers than asked for; says which.
+            ValueError: If the reply does not hold the required numbers; says which.
         """
         import numpy as np
 
-        found = re.findall(r"-?\d+", _STATED.split(reply)[-1])
-        if len(found) != len(self._ranges) or any(len(number) > 9 for number in found):
-            raise ValueError(self._told)
-        numbers = [int(number) for number in found]
+        digits = re.findall(r"-?\d+", _STATED.split(reply)[-1])
+        if len(digits) != len(self._ranges) or any(len(number) > 9 for number in digits):
+            raise ValueError(self._instruction)
+        numbers = [int(number) for number in digits]
         if any(not low <= n <= high for n, (low, high) in zip(numbers, self._ranges, strict=True)):
-            raise ValueError(self._told)
+            raise ValueError(self._instruction)
         return np.array(numbers)
 
 
 def how_to_number(ranges: Sequence[tuple[int, int]]) -> str:
-    """Say which numbers an action of several dimensions is made of."""
+    """Describe the numbers of an action of several dimensions."""
     listed = ", ".join(f"{low} to {high}" for low, high in ranges)
     return f"{len(ranges)} whole numbers, of {listed}"
 
@@ -91,15 +91,15 @@ def how_to_number(ranges: Sequence[tuple[int, int]]) -> str:
 def default_parse(
     name: str, space: gymnasium.Space[Any], actions: Sequence[str] | None
 ) -> tuple[Parse, str]:
-    """Return what reads an action of this space, and the line that tells the model how to write it.
+    """Return a parser of this space's actions, and the instruction for the model to write them.
 
     Args:
-        name: The environment's, for the errors.
+        name: The environment's name, for the errors.
         space: A Discrete, MultiDiscrete or MultiBinary space, or one of texts.
         actions: The names of a Discrete space's actions; its numbers by default.
 
     Raises:
-        ConfigError: The names do not fit, or it is another space.
+        ConfigError: If the names do not fit, or it is another space.
     """
     from gymnasium import spaces
 
@@ -113,16 +113,16 @@ def default_parse(
         return NamedMoves(names, start), f"Reply with one action a turn: {', '.join(names)}."
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         lows, highs = _bounds(space)
-        told = f"Reply with {how_to_number(list(zip(lows, highs, strict=True)))} a turn."
-        return NumberMoves(lows, highs), told
+        instruction = f"Reply with {how_to_number(list(zip(lows, highs, strict=True)))} a turn."
+        return NumberMoves(lows, highs), instruction
     return str.strip, "Reply with your next action, and nothing else."
 
 
 def check_space(name: str, space: gymnasium.Space[Any]) -> None:
-    """Look whether a model can act in this space.
+    """Check that a model can act in this space.
 
     Raises:
-        ConfigError: The actions are continuous, or of a kind that is not supported.
+        ConfigError: If the actions are continuous, or of a kind that is not supported.
     """
     from gymnasium import spaces
 

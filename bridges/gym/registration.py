@@ -23,12 +23,12 @@ def gymnasium_id(id: str, class_name: str = "") -> str:
     """Return an environment's id in Gymnasium, such as ``vf/GuessNumber-v0``.
 
     Args:
-        id: Its registered name.
+        id: The environment's registered name.
         class_name: The name of its class, which decides the capitals: ``geo-qa`` of the class
             ``GeoQA`` is ``vf/GeoQA-v0``.
 
     Raises:
-        ConfigError: The name contains neither letters nor digits.
+        ConfigError: If the name contains neither letters nor digits.
     """
     words = re.findall(r"[A-Za-z0-9]+", id)
     if not words:
@@ -56,16 +56,16 @@ def register_gymnasium(id: str) -> str:
         The id in Gymnasium: ``vf/Capitals-v0``.
 
     Raises:
-        ConfigError: There is no such environment, another one has its id in Gymnasium, or
+        ConfigError: If there is no such environment, another one has its id in Gymnasium, or
             Gymnasium is not installed.
     """
     registry = load("gymnasium.envs.registration", "gym").registry
     name = gymnasium_id(id, getattr(find(id), "__name__", ""))
-    known = registry.get(name)
-    if known is not None and known.kwargs.get("environment") != id:
-        other = known.kwargs.get("environment")
+    existing = registry.get(name)
+    if existing is not None and existing.kwargs.get("environment") != id:
+        other = existing.kwargs.get("environment")
         raise ConfigError(f"environment {id!r}: in Gymnasium {name} is {other!r}; rename one")
-    if known is None:
+    if existing is None:
         _register(name, id)
     return name
 
@@ -76,7 +76,7 @@ def register_all() -> None:
     If two names are the same in Gymnasium, the first in the alphabet gets the id.
 
     Raises:
-        ConfigError: Gymnasium is not installed.
+        ConfigError: If Gymnasium is not installed.
     """
     registry = load("gymnasium.envs.registration", "gym").registry
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):

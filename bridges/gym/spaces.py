@@ -48,7 +48,7 @@ class UnicodeText(Space[str]):
         """Draw a text of up to 32 characters from several alphabets.
 
         Raises:
-            ValueError: A mask is given; there is nothing to mask.
+            ValueError: If a mask is given; there is nothing to mask.
         """
         if mask is not None or probability is not None:
             raise ValueError("UnicodeText.sample takes neither a mask nor probabilities")
@@ -78,7 +78,7 @@ class UnicodeText(Space[str]):
         return hash(UnicodeText)
 
 
-# What Gymnasium's vector environments and wrappers need to know of a space.
+# Functions of a space for Gymnasium's vector environments and wrappers.
 
 
 if _HAS_BOTH:
@@ -122,9 +122,9 @@ def _read(space: UnicodeText, shared_memory: list[Any], n: int = 1) -> SharedTex
 
 
 class SharedTexts(Sequence[str]):
-    """The texts that lie in shared memory at present: Gymnasium reads it once, and wants a view.
+    """A view of the texts in shared memory, which Gymnasium requests once.
 
-    A copy is a tuple of those that lie there when it is made.
+    A copy is a tuple of the texts at that time.
     """
 
     def __init__(self, arrays: list[Any]) -> None:

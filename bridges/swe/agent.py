@@ -1,4 +1,4 @@
-"""A program of the user's that works in a task's container."""
+"""A user's program that works in a task's container."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Service
 from vf.traces.task import Task
 
-_GIVEN = ".vf"  # what a program is given, in the working directory; no part of its patch
+_GIVEN = ".vf"  # the folder of the program's code in the working directory; no part of its patch
 
 
 class SweProgram:
@@ -28,11 +28,11 @@ class SweProgram:
 
     Args:
         program: The program; its sandboxes are containers.
-        settings: How its patches are judged.
-        spec: What a task's sandboxes are made from.
+        settings: The settings of the judgement of its patches.
+        spec: A function that returns the spec of a task's sandboxes.
 
     Raises:
-        ConfigError: The program is to run on this machine.
+        ConfigError: If the program is to run on this machine.
     """
 
     home = __name__
@@ -57,7 +57,7 @@ class SweProgram:
         self.program.check()
 
     def sandbox_spec(self, task: Task) -> SandboxSpec:
-        """Return what a task's sandboxes are made from."""
+        """Return the spec of a task's sandboxes."""
         return self.spec(task)
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> _Attempt:
@@ -65,7 +65,7 @@ class SweProgram:
         return _Attempt(self, task, endpoint, episode.info)
 
     def measured(self) -> dict[str, Any]:
-        """Return what results depend on."""
+        """Return the settings on which results depend."""
         return {**self.program.measured(), "settings": repr(self.settings)}
 
 
@@ -85,7 +85,7 @@ class _Attempt(Attempt):
         """Judge the patch that the program has left.
 
         Raises:
-            SandboxError: A sandbox is lost for a reason that the program has no part in.
+            SandboxError: If a sandbox is lost for a reason that the program did not cause.
         """
         await super().finish()
         self.info["swe"] = await self._judged()
@@ -116,7 +116,7 @@ class _Workspace(SandboxWorkspace):
         self.start: Start | None = None
 
     async def open(self, endpoint: Endpoint) -> Endpoint:
-        """Open it, with the program's code in it, and remember the repository as it is then."""
+        """Open it, with the program's code in it, and record the state of the repository."""
         seen = await super().open(endpoint)
         start = await begin(self.sandbox, self.instance, self.agent.settings)
         self.start = Start(start.tree, (*start.untracked, _GIVEN))

@@ -41,7 +41,7 @@ def command_of(instance: Instance, given: str | None) -> str:
     """Return the line for the shell that runs an instance's tests.
 
     Args:
-        instance: What a row says.
+        instance: The row, in one form.
         given: The line of the settings, which goes before the row's.
     """
     line = given or instance.test_command or _COMMANDS.get(instance.repo, PYTEST)
@@ -68,7 +68,7 @@ def test_files(instance: Instance) -> list[str]:
 
 
 def _modules(files: list[str]) -> list[str]:
-    """Return files as Django's runner wants them: modules, seen from its folder of tests."""
+    """Return files as Django's runner needs them: modules, relative to its folder of tests."""
     modules = []
     for path in files:
         name = posixpath.basename(path)

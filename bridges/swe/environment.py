@@ -58,8 +58,8 @@ def patched_lines(trace: Trace) -> float:
 
 
 def _verdict(trace: Trace) -> Mapping[str, Any]:
-    found = trace.info.get("swe")
-    return found if isinstance(found, dict) else {}
+    verdict = trace.info.get("swe")
+    return verdict if isinstance(verdict, dict) else {}
 
 
 RUBRIC = Rubric(outcome=resolved, metrics=[must_pass, keep_passing, patched_lines])
@@ -102,7 +102,7 @@ def swe(
             with ``__`` as it is, or as SWE-bench's and SWE-Gym's publishers replace it.
         build: A folder with a sub-folder for each instance that contains its Dockerfile.
         sandbox: ``"docker"``, or a table of settings.
-        workdir: Where the repository is in the image.
+        workdir: The path of the repository in the image.
         test_command: A line for the shell that runs the tests; ``{files}`` are those that hold
             them, ``{modules}`` the same as modules. By default the row's, or what SWE-bench runs
             for the repository, or ``pytest -rA {files}``.
@@ -127,7 +127,7 @@ def swe(
         model: The name under which the model is served to the program.
 
     Raises:
-        ConfigError: An argument cannot be used, or a file is not there.
+        ConfigError: If an argument cannot be used, or a file is not there.
     """
     _check(image, build, workdir, test_timeout, timeout, max_patch, held_out)
     settings = Settings(
@@ -194,15 +194,15 @@ class SweTasks(Environment):
         """Yield the tasks of a split.
 
         Raises:
-            ConfigError: There are none, or a row cannot be used.
+            ConfigError: If there are none, or a row cannot be used.
         """
         return self.rows.tasks(split)
 
     def sandbox_spec(self, task: Task) -> SandboxSpec:
-        """Return what a task's sandboxes are made from.
+        """Return the spec of a task's sandboxes.
 
         Raises:
-            ConfigError: There is no folder to build its image from.
+            ConfigError: If there is no folder to build its image from.
         """
         return self.rows.spec(task)
 
@@ -212,8 +212,8 @@ class SweTasks(Environment):
         if not (instance.fix or instance.bug):
             return None
         reverse = "" if instance.fix else "--reverse "
-        where = shlex.quote(self.settings.workdir)
-        apply = f"cd {where} && git apply {reverse}{_GOLD} && rm {_GOLD}"
+        workdir = shlex.quote(self.settings.workdir)
+        apply = f"cd {workdir} && git apply {reverse}{_GOLD} && rm {_GOLD}"
         return [
             {"write_file": {"path": _GOLD, "content": instance.fix or instance.bug}},
             {"bash": {"command": apply}},
@@ -221,7 +221,7 @@ class SweTasks(Environment):
         ]
 
     def reset(self, task: Task) -> list[Message]:
-        """Have the container made ready when it is first needed."""
+        """Schedule the preparation of the container, for its first use."""
         self.instance = Instance.of(task)
         self.begun: Start | None = None
         self.sandbox.prepare = self._prepare
@@ -232,10 +232,10 @@ class SweTasks(Environment):
         self.begun = await begin(sandbox, self.instance, self.settings)
 
     async def judge(self) -> dict[str, Any]:
-        """Judge what the model has left, and return what the trace records of it.
+        """Judge the model's patch, and return the trace's record of it.
 
         Raises:
-            SandboxError: A sandbox is lost for a reason that the model has no part in.
+            SandboxError: If a sandbox is lost for a reason that the model did not cause.
         """
         start = self.begun
         if not self.sandbox.opened or start is None:
@@ -250,22 +250,22 @@ class SweTasks(Environment):
 
 
 class _Judging:
-    """An episode's rubric: first has the patch judged, however the episode has ended."""
+    """An episode's rubric: it first judges the patch, for any end of the episode."""
 
     def __init__(self, episode: SweTasks, rubric: AnyRubric) -> None:
         self.episode, self.rubric = episode, rubric
 
     @property
     def group_rewards(self) -> Mapping[str, GroupReward]:
-        """Those of the rubric."""
+        """The rubric's group rewards."""
         return self.rubric.group_rewards
 
     async def score(self, trace: Trace) -> Score:
         """Judge, and score.
 
         Raises:
-            SandboxError: A sandbox is lost for a reason that the model has no part in.
-            RubricError: Scoring failed.
+            SandboxError: If a sandbox is lost for a reason that the model did not cause.
+            RubricError: If scoring failed.
         """
         trace.info["swe"] = await self.episode.judge()
         return await self.rubric.score(trace)
@@ -303,11 +303,11 @@ def _check(
 
 
 def _absolute(data: Any) -> Any:
-    """Return the data, with the paths of files absolute: they mean what they mean here and now."""
+    """Return the data with absolute paths of files, relative to the current folder."""
     if isinstance(data, Mapping):
-        return {name: _absolute(each) for name, each in data.items()}
+        return {name: _absolute(source) for name, source in data.items()}
     if isinstance(data, list | tuple):
-        return [_absolute(each) if isinstance(each, str | Path) else each for each in data]
+        return [_absolute(item) if isinstance(item, str | Path) else item for item in data]
     if not isinstance(data, str | Path) or str(data).startswith("hf:"):
         return data
     path = Path(data).expanduser().absolute()

@@ -20,7 +20,7 @@ from vf.sandbox.contract import ExecResult, Sandbox
 from vf.traces.messages import writable
 
 _GIT = "git -c safe.directory='*' -c core.quotePath=false -c core.fsmonitor=false"
-_STEP_TIMEOUT = 120.0  # seconds for what is done around the tests
+_STEP_TIMEOUT = 120.0  # seconds for each step around the tests
 _TAKE_TIMEOUT = 60.0  # seconds for the patch to be made; a model could make it take longer
 _LAST_WORDS = 5.0  # seconds until a report that was sent has arrived
 _MOST_OUTPUT = 16 * 2**20  # bytes of printed results
@@ -36,7 +36,7 @@ class Start:
 
     Attributes:
         tree: The tree of its files, by git's name.
-        untracked: What lies there and is no part of it, such as an environment.
+        untracked: Paths that are there and not part of it, such as an environment.
     """
 
     tree: str
@@ -45,12 +45,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How instances are judged.
+    """Settings of the judgement of instances.
 
     Attributes:
-        workdir: Where the repository lies in the image.
-        command: The line that runs the tests; None for the row's, or what its repository is known
-            to need.
+        workdir: The path of the repository in the image.
+        command: The line that runs the tests; None for the row's, or that of its repository.
         before_tests: A line that runs before, when the patch has been applied.
         timeout: Seconds that the tests may take.
         max_patch: Bytes of a patch.
@@ -65,7 +64,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Verdict:
-    """How good a patch is.
+    """The quality of a patch.
 
     Attributes:
         must_pass: Share of the tests that the repair must make pass, and that do.
@@ -90,16 +89,18 @@ class Verdict:
 
 
 async def begin(sandbox: Sandbox, instance: Instance, settings: Settings) -> Start:
-    """Make a fresh container what the model is to find, and remember the state of its repository.
+    """Prepare a fresh container for the model, and record the state of its repository.
 
     Raises:
-        EnvironmentFailure: The image does not hold what the row says.
-        SandboxError: The sandbox is lost.
+        EnvironmentFailure: If the image does not match the row.
+        SandboxError: If the sandbox is lost.
     """
     await _break(sandbox, instance, settings)
     hidden = [path for path in instance.hidden if path]
     if hidden:
-        await _done(sandbox, ["rm", "-rf", "--", *hidden], settings, "its tests cannot be hidden")
+        await _run_step(
+            sandbox, ["rm", "-rf", "--", *hidden], settings, "its tests cannot be hidden"
+        )
     script = f"""
 set -e
 export GIT_INDEX_FILE=$(mktemp)
@@ -108,7 +109,7 @@ cp "$({_GIT} rev-parse --absolute-git-dir)/index" "$GIT_INDEX_FILE"
 {_GIT} write-tree
 rm -f "$GIT_INDEX_FILE"
 """
-    tree = (await _done(sandbox, script, settings, "it holds no git repository")).stdout.strip()
+    tree = (await _run_step(sandbox, script, settings, "it holds no git repository")).stdout.strip()
     forget = f"""
 set -e
 {_GIT} ls-files -z --others --exclude-standard --directory --no-empty-directory
@@ -125,19 +126,19 @@ if [ -n "$({_GIT} rev-list --all --reflog --not HEAD -n 1)" ]; then
   {_GIT} prune --expire=now
 fi >&2
 """
-    listed = await _done(sandbox, forget, settings, "its later history cannot be removed")
+    listed = await _run_step(sandbox, forget, settings, "its later history cannot be removed")
     untracked = tuple(path for path in listed.stdout.split("\0") if path)
     return Start(tree, untracked)
 
 
 async def take(sandbox: Sandbox, start: Start, settings: Settings) -> tuple[bytes, str]:
-    """Return the patch from the start to what the model has left, and why there is none.
+    """Return the patch from the start to the model's state, and why there is none.
 
-    What comes out is the model's word, whatever it did to ``git``: it is only ever applied, and
-    that after :func:`~vf.bridges.swe.patches.keep` has looked at it.
+    The patch is untrusted, since the model may have changed ``git``: it is only ever applied, and
+    only after :func:`~vf.bridges.swe.patches.keep` has checked it.
 
     Raises:
-        SandboxError: The sandbox is lost for a reason that the model has no part in.
+        SandboxError: If the sandbox is lost for a reason that the model did not cause.
     """
     folder = f"/tmp/vf-{secrets.token_hex(8)}"
     without = " ".join(shlex.quote(f":(exclude,literal){path}") for path in start.untracked)
@@ -154,7 +155,7 @@ export GIT_INDEX_FILE={folder}/index
         ["/bin/sh", "-c", script], cwd=settings.workdir, timeout=_TAKE_TIMEOUT
     )
     if not result.ok:
-        return b"", f"no patch could be made: {_said(result)}"
+        return b"", f"no patch could be made: {_failure_text(result)}"
     try:
         return await sandbox.read_file(f"{folder}/patch", max_bytes=settings.max_patch), ""
     except (OSError, ValueError) as error:
@@ -162,11 +163,11 @@ export GIT_INDEX_FILE={folder}/index
 
 
 async def judge(sandbox: Sandbox, instance: Instance, patch: bytes, settings: Settings) -> Verdict:
-    """Apply a patch in a fresh container, run the tests there, and say what became of them.
+    """Apply a patch in a fresh container, run the tests there, and return their verdict.
 
     Raises:
-        EnvironmentFailure: The image does not hold what the row says.
-        SandboxError: The sandbox is lost for a reason that the patch has no part in.
+        EnvironmentFailure: If the image does not match the row.
+        SandboxError: If the sandbox is lost for a reason that the patch did not cause.
     """
     await _break(sandbox, instance, settings)
     if instance.test_patch:  # before the model's: that it cannot be applied is the row's fault
@@ -250,7 +251,7 @@ async def _listening(receiver: Receiver) -> AsyncIterator[tuple[str, int]]:
 
 
 async def _break(sandbox: Sandbox, instance: Instance, settings: Settings) -> None:
-    """Bring the bug into a repository that lies there without it."""
+    """Apply the bug to a repository without it."""
     if instance.bug and (problem := await _apply(sandbox, instance.bug.encode(), settings)):
         raise EnvironmentFailure(f"{instance.id}: the bug cannot be applied: {problem}")
 
@@ -263,18 +264,18 @@ async def _apply_kept(sandbox: Sandbox, kept: Kept, settings: Settings) -> str:
         command, cwd=settings.workdir, timeout=_STEP_TIMEOUT, max_output=2**20
     )
     if not listed.ok:
-        return _said(listed)
+        return _failure_text(listed)
     seen = [line.split("\t", 2)[-1] for line in listed.stdout.split("\0") if line]
     if sorted(seen) != sorted(kept.files):
         return "git reads other files in it than its headers name"
     result = await _exec(sandbox, f"{_GIT} {_APPLY} {path}", settings)
-    return "" if result.ok else _said(result)
+    return "" if result.ok else _failure_text(result)
 
 
 async def _apply(sandbox: Sandbox, patch: bytes, settings: Settings) -> str:
     path = await _written(sandbox, patch)
     result = await _exec(sandbox, f"{_GIT} {_APPLY} {path}", settings)
-    return "" if result.ok else _said(result)
+    return "" if result.ok else _failure_text(result)
 
 
 async def _written(sandbox: Sandbox, data: bytes) -> str:
@@ -283,13 +284,13 @@ async def _written(sandbox: Sandbox, data: bytes) -> str:
     return path
 
 
-async def _done(
-    sandbox: Sandbox, script: str | list[str], settings: Settings, what: str
+async def _run_step(
+    sandbox: Sandbox, script: str | list[str], settings: Settings, problem: str
 ) -> ExecResult:
     """Run a step in a container that no model has seen.
 
     Raises:
-        EnvironmentFailure: It fails.
+        EnvironmentFailure: If it fails.
     """
     command = ["/bin/sh", "-c", script] if isinstance(script, str) else script
     result = await sandbox.exec(
@@ -297,7 +298,8 @@ async def _done(
     )
     if not result.ok:
         raise EnvironmentFailure(
-            f"the image is not made for this: {what}, in {settings.workdir}: {_said(result)}"
+            f"the image is not made for this: {problem}, in {settings.workdir}: "
+            f"{_failure_text(result)}"
         )
     return result
 
@@ -315,15 +317,15 @@ async def _exec(
     )
 
 
-def _said(result: ExecResult) -> str:
-    said = (result.stderr.strip() or result.stdout.strip())[-500:]
+def _failure_text(result: ExecResult) -> str:
+    output = (result.stderr.strip() or result.stdout.strip())[-500:]
     if result.timed_out:
         return f"it took longer than {result.duration:.0f} s"
-    return said or f"exit code {result.returncode}"
+    return output or f"exit code {result.returncode}"
 
 
 def recorded(verdict: Verdict, patch: bytes) -> dict[str, Any]:
-    """Return a verdict as a trace records it."""
+    """Return a trace's record of a verdict."""
     return {
         "resolved": float(verdict.resolved),
         "must_pass": verdict.must_pass,

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-# What tells a test runner, or Python itself, what to do, and is no part of a repair. Patterns of a
+# Files that configure a test runner, or Python itself, and are not part of a repair. Patterns of a
 # path, or of a name at any depth.
 STEERING = (
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"),
@@ -49,7 +49,7 @@ _FILE = re.compile(rb"(?:---|\+\+\+) (?P<path>.*?)(?:\t.*)?")
 
 @dataclass(frozen=True, slots=True)
 class FilePatch:
-    """What a patch does to one file.
+    """A patch's change of one file.
 
     Attributes:
         path: The file, relative to the repository.
@@ -66,7 +66,7 @@ class FilePatch:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is left of a patch.
+    """The kept part of a patch.
 
     Attributes:
         data: The patch.
@@ -92,7 +92,7 @@ def split(patch: bytes) -> Iterator[FilePatch]:
 
 
 def keep(patch: bytes, *, tests: Collection[str], allowed: Collection[str] = ()) -> Kept:
-    """Return what of a model's patch may be applied before its tests are run.
+    """Return the part of a model's patch that may be applied before its tests are run.
 
     Args:
         patch: The patch.
@@ -100,20 +100,20 @@ def keep(patch: bytes, *, tests: Collection[str], allowed: Collection[str] = ())
         allowed: Files that it may change though they steer tests: those of the known repair.
     """
     data, files, dropped = [], [], []
-    for each in split(patch):
-        reason = each.fault or _reason(each, tests, allowed)
+    for part in split(patch):
+        reason = part.fault or _reason(part, tests, allowed)
         if reason:
-            dropped.append((each.path, reason))
+            dropped.append((part.path, reason))
         else:
-            data.append(each.data)
-            files.append(each.path)
+            data.append(part.data)
+            files.append(part.path)
     return Kept(b"".join(data), tuple(files), tuple(dropped))
 
 
 def touched(patch: bytes | str) -> list[str]:
     """Return the files that a patch changes, makes or removes."""
     data = patch.encode() if isinstance(patch, str) else patch
-    return [each.path for each in split(data)]
+    return [part.path for part in split(data)]
 
 
 def _reason(part: FilePatch, tests: Collection[str], allowed: Collection[str]) -> str:
@@ -143,7 +143,7 @@ def _shadows(path: str, allowed: Collection[str]) -> bool:
             continue
         if first.partition(".")[0] in _SHADOWS and (first != below or first.endswith(_CODE)):
             return not any(
-                each.startswith(path[: len(path) - len(below)] + first) for each in allowed
+                other.startswith(path[: len(path) - len(below)] + first) for other in allowed
             )
     return False
 
@@ -174,15 +174,15 @@ def _file(lines: Sequence[bytes]) -> FilePatch:
 
 
 def _paths(head: bytes, heads: Sequence[bytes]) -> tuple[set[str], str]:
-    """Return every file that the head of a part names, and what is wrong with that."""
-    found: set[bytes] = set()
+    """Return every file that the head of a part names, and the problem with them, if any."""
+    paths: set[bytes] = set()
     match = _HEAD.fullmatch(head)
     if match is None:
         return set(), "no file"
     if match["q"] is not None:
         return {match["q"].decode("utf-8", "replace")}, "a name with quotes"
     if match["a"] == match["b"]:
-        found.add(match["a"])
+        paths.add(match["a"])
     else:
         return {match["b"].decode("utf-8", "replace")}, "renames"
     for line in heads:
@@ -191,11 +191,11 @@ def _paths(head: bytes, heads: Sequence[bytes]) -> tuple[set[str], str]:
             continue
         if not named["path"].startswith((b"a/", b"b/")):
             return {named["path"].decode("utf-8", "replace")}, "a name with quotes"
-        found.add(named["path"][2:])
+        paths.add(named["path"][2:])
     try:
-        return {path.decode("utf-8") for path in found}, ""
+        return {path.decode("utf-8") for path in paths}, ""
     except UnicodeDecodeError:
-        return {path.decode("utf-8", "replace") for path in found}, "a name that is not UTF-8"
+        return {path.decode("utf-8", "replace") for path in paths}, "a name that is not UTF-8"
 
 
 def _fault(path: str, heads: Sequence[bytes]) -> str:

@@ -16,7 +16,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Status(IntEnum):
-    """What became of a test, from good to bad."""
+    """The result of a test, from good to bad."""
 
     PASSED = 0
     XFAIL = 1  # it fails as its author said it does
@@ -48,7 +48,7 @@ _UNITTEST = {
 
 @dataclass(slots=True)
 class Results:
-    """Tests with what became of them.
+    """The results of tests.
 
     Attributes:
         statuses: By name; a test can have several names, and a name several tests, of which the
@@ -62,7 +62,7 @@ class Results:
     controls: list[str] = field(default_factory=list)
 
     def add(self, names: Iterable[str], status: Status) -> None:
-        """Note a test's status under its names."""
+        """Record a test's status under its names."""
         for name in filter(None, names):
             self.statuses[name] = max(status, self.statuses.get(name, status))
 
@@ -72,7 +72,7 @@ class Results:
 
     @property
     def doubt(self) -> str:
-        """Why the statuses say nothing; empty if they can be relied on."""
+        """Why the statuses are unreliable; empty if they are reliable."""
         if not self.statuses and not self.finished:
             return "no test was reported"
         if not self.finished:
@@ -87,7 +87,7 @@ class Receiver:
     """Takes one report from the process that runs the tests.
 
     Args:
-        key: What the report begins with; others are not read.
+        key: The secret at the start of the report; others are not read.
     """
 
     def __init__(self, key: str) -> None:
@@ -120,52 +120,52 @@ class Receiver:
                 return
 
     async def ended(self, timeout: float) -> None:
-        """Wait until the whole report has been read, for at most so many seconds."""
+        """Wait until the whole report has been read, for at most ``timeout`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._done.wait()
 
-    def _take(self, said: Mapping[str, Any]) -> None:
-        name, outcome = said.get("test"), said.get("outcome")
+    def _take(self, record: Mapping[str, Any]) -> None:
+        name, outcome = record.get("test"), record.get("outcome")
         if isinstance(name, str):
-            status = self._status(said, str(outcome))
+            status = self._status(record, str(outcome))
             if status is not None:
-                also = said.get("also")
-                others = [each for each in also if isinstance(each, str)] if also else []
+                also = record.get("also")
+                others = [text for text in also if isinstance(text, str)] if also else []
                 self.results.add([*names_of(name), *others], status)
-        if isinstance(control := said.get("control"), str):
+        if isinstance(control := record.get("control"), str):
             self.results.controls.append(control)
-        if said.get("finished") is True:
+        if record.get("finished") is True:
             self.results.finished = True
 
-    def _status(self, said: Mapping[str, Any], outcome: str) -> Status | None:
-        if (phase := said.get("phase")) is None:
+    def _status(self, record: Mapping[str, Any], outcome: str) -> Status | None:
+        if (phase := record.get("phase")) is None:
             return _UNITTEST.get(outcome)
         status = _PYTEST.get(outcome)
         if phase == "call" or status is None:  # `rerun` is none: another attempt follows
             return status
         if status is Status.FAILED:
             return Status.ERROR
-        # Before and after the test itself, only what goes wrong says something of it.
+        # Before and after the test itself, only failures count.
         return None if status is Status.PASSED else status
 
 
 def _decoded(line: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def names_of(nodeid: str) -> Iterator[str]:
-    """Yield the names under which datasets know a test of pytest's."""
+    """Yield the names of a pytest test in datasets."""
     yield nodeid
     # SWE-bench's come from printed lines, of which they are the first word.
     if (first := nodeid.split(maxsplit=1)[0]) != nodeid:
         yield first
     # Its parsers for some repositories cut a parameter that is a path down to its last part.
-    cut = re.sub(r"\[(/(?!/)[^*\]]*)\]$", lambda found: f"[/{found[1].rsplit('/', 1)[-1]}]", nodeid)
+    cut = re.sub(r"\[(/(?!/)[^*\]]*)\]$", lambda match: f"[/{match[1].rsplit('/', 1)[-1]}]", nodeid)
     if cut != nodeid:
         yield cut
     # R2E-Gym's are without the file, and joined by dots.
@@ -196,25 +196,25 @@ _WORDS = {status.name: status for status in Status} | {
 
 
 def parse_output(text: str) -> Results:
-    """Return what a program printed of its tests.
+    """Parse the results of tests from a program's output.
 
     Known are the lines of ``pytest -rA`` and ``-v``, unittest and Django, SymPy, ``go test -v``,
     ``cargo test`` and TAP. A test that is listed twice has the worse status.
     """
-    found = Results(finished=True)
+    results = Results(finished=True)
     for line in _COLOUR.sub("", text).splitlines():
         line = line.strip()
         if match := _CARGO_LINE.fullmatch(line) or _UNITTEST_LINE.fullmatch(line):
             word = match[2].split()[0] if match[2].startswith("skipped") else match[2]
-            found.add([match[1]], _WORDS.get(word, Status.SKIPPED))
+            results.add([match[1]], _WORDS.get(word, Status.SKIPPED))
         elif match := _GO_LINE.fullmatch(line):
-            found.add([match[2]], _WORDS[match[1]])
+            results.add([match[2]], _WORDS[match[1]])
         elif match := _FIRST.match(line):
             if not match[2].startswith("["):  # SKIPPED [1] is a count
-                found.add(names_of(match[2]), _WORDS[match[1]])
+                results.add(names_of(match[2]), _WORDS[match[1]])
         elif match := _LAST.fullmatch(line) or _SYMPY_LINE.fullmatch(line):
-            found.add(names_of(match[1]), _WORDS[match[2]])
+            results.add(names_of(match[1]), _WORDS[match[2]])
         elif match := _TAP_LINE.fullmatch(line):
             status = Status.FAILED if match[1] else Status.PASSED
-            found.add([match[2]], Status.SKIPPED if match[3] else status)
-    return found
+            results.add([match[2]], Status.SKIPPED if match[3] else status)
+    return results

@@ -36,7 +36,7 @@ R2E_COMMAND = "[ -e r2e_tests ] || ln -s /r2e_tests r2e_tests; bash run_tests.sh
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What a row says, in one form.
+    """A row, in one form for all datasets.
 
     Attributes:
         id: Its name.
@@ -68,10 +68,10 @@ class Instance:
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """Return what a task was made from.
+        """Return the instance that a task was made from.
 
         Raises:
-            ConfigError: It is not a task of this environment's.
+            ConfigError: If it is not a task of this environment.
         """
         try:
             fields = {"id": task.id, "statement": str(task.prompt), **task.info, **task.answer}
@@ -97,24 +97,24 @@ class Instance:
 def instances(
     rows: Iterator[Placed], *, image: str | None, built: bool, patch_is: PatchIs | None
 ) -> Iterator[Instance]:
-    """Yield what rows say.
+    """Yield the instances of rows.
 
     Args:
-        rows: Each with its place.
-        image: A template for the names of images; None for what the rows say.
+        rows: The rows, each with its place.
+        image: A template for the names of images; None for the rows' own.
         built: Whether images are built, so that rows need name none.
         patch_is: Whether a row's ``patch`` repairs the repository or breaks it; None to tell by
             the row.
 
     Raises:
-        ConfigError: A row lacks something, or holds the wrong thing; names its place.
+        ConfigError: If a row lacks something, or holds the wrong thing; names its place.
     """
     for where, row in rows:
         try:
             yield _instance(row, image, built, patch_is)
         except (KeyError, ValueError, TypeError) as error:
-            said = error.args[0] if isinstance(error, KeyError) else error
-            raise ConfigError(f"{where}: {said}") from error
+            problem = error.args[0] if isinstance(error, KeyError) else error
+            raise ConfigError(f"{where}: {problem}") from error
 
 
 def _instance(row: Row, image: str | None, built: bool, patch_is: PatchIs | None) -> Instance:
@@ -178,20 +178,20 @@ def _names(row: Row, name: str) -> tuple[str, ...]:
                 value = ast.literal_eval(value)  # as some write it: ['a', 'b']
             except (ValueError, SyntaxError):
                 raise ValueError(f"{name} is not a list: {value[:80]!r}") from None
-    if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"{name} must be a list of texts, got {value!r:.80}")
     return tuple(dict.fromkeys(value))
 
 
 def _expected(text: Any) -> tuple[str, ...]:
     """Return the tests that pass after the repair, as R2E-Gym lists them with their results."""
-    found = json.loads(text) if isinstance(text, str) else text
-    if not isinstance(found, Mapping):
+    statuses = json.loads(text) if isinstance(text, str) else text
+    if not isinstance(statuses, Mapping):
         raise ValueError("expected_output_json must be an object of test names")
-    names = [_COLOUR.sub("", str(name)).split(" - ")[0] for name in found]
+    names = [_COLOUR.sub("", str(name)).split(" - ")[0] for name in statuses]
     return tuple(
         name
-        for name, status in zip(names, found.values(), strict=True)
+        for name, status in zip(names, statuses.values(), strict=True)
         if name and status == "PASSED"
     )
 
@@ -238,18 +238,18 @@ def _lines(text: str) -> list[str]:
 
 def _image(row: Row, name: str, template: str | None) -> str:
     if template is not None:
-        known = {str(key): value for key, value in row.items() if isinstance(value, str | int)}
+        fields = {str(key): value for key, value in row.items() if isinstance(value, str | int)}
         # Docker Hub takes no two underscores in a row: each publisher has put something there.
         lower = name.lower()
-        known |= {"instance_id": name, "id": lower}
-        known |= {"id_1776": lower.replace("__", "_1776_"), "id_s": lower.replace("__", "_s_")}
+        fields |= {"instance_id": name, "id": lower}
+        fields |= {"id_1776": lower.replace("__", "_1776_"), "id_s": lower.replace("__", "_s_")}
         try:
-            return template.format_map(known)
+            return template.format_map(fields)
         except (KeyError, IndexError, ValueError) as error:
             raise ValueError(f"image = {template!r}: there is nothing for {error}") from None
     for field in _IMAGE_FIELDS:
-        if found := _text(row, field).strip():
-            return found
+        if image := _text(row, field).strip():
+            return image
     raise KeyError(
         f"the row names no image ({', '.join(_IMAGE_FIELDS)}); give a template, such as "
         'image = "swebench/sweb.eval.x86_64.{id_1776}", or build = a folder of Dockerfiles'
@@ -270,5 +270,5 @@ def _command(row: Row) -> str:
 
 def _joined(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return " && ".join(str(each) for each in value)
+        return " && ".join(str(line) for line in value)
     return value.strip() if isinstance(value, str) else ""

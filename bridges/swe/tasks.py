@@ -38,7 +38,7 @@ class SweRows:
         """Yield the tasks of a split.
 
         Raises:
-            ConfigError: There are none, or a row cannot be used.
+            ConfigError: If there are none, or a row cannot be used.
         """
         sources: Any = self.data
         if isinstance(sources, Mapping):
@@ -47,7 +47,7 @@ class SweRows:
             sources = partial(self._rows, sources)
         else:
             sources = {"eval" if self.held_out is None else "train": partial(self._rows, sources)}
-        found = tasks_from(
+        tasks = tasks_from(
             sources,
             split,
             id="id",
@@ -55,7 +55,7 @@ class SweRows:
             eval_share=self.held_out or 0.5,  # of a mapping, no share is taken
         )
         empty = True
-        for task in found:
+        for task in tasks:
             empty = False
             yield task
         if empty:
@@ -65,30 +65,30 @@ class SweRows:
             )
 
     def _rows(self, source: Source) -> Rows:
-        found = instances(
+        parsed = instances(
             read_rows(source),
             image=self.image,
             built=self.build is not None,
             patch_is=self.patch_is,
         )
-        for instance in found:
+        for instance in parsed:
             row = instance.row()
             info = row.pop("info")
             prompt = self.prompt.replace("{repo}", instance.repo).replace("{workdir}", self.workdir)
             yield row | info | {"prompt": prompt.replace("{statement}", instance.statement)}
 
     def spec(self, task: Task) -> SandboxSpec:
-        """Return what a task's sandboxes are made from.
+        """Return the spec of a task's sandboxes.
 
         Raises:
-            ConfigError: There is no folder to build its image from.
+            ConfigError: If there is no folder to build its image from.
         """
         build = None
         if self.build is not None:
-            place = self.build / task.id
-            if place.parent != self.build or not (place / "Dockerfile").is_file():
-                raise ConfigError(f"swe: there is no Dockerfile in {place}")
-            build = Build(place)
+            folder = self.build / task.id
+            if folder.parent != self.build or not (folder / "Dockerfile").is_file():
+                raise ConfigError(f"swe: there is no Dockerfile in {folder}")
+            build = Build(folder)
         return SandboxSpec(
             image=None if build else str(task.info["image"]),
             build=build,
