@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from vf.evaluation.eval_config import EvalConfig, ModelConfig
 from vf.evaluation.models import api_key, chat_model
-from vf.inference.model import ContextFull, Conversation
+from vf.inference.model import NEUTRAL, ContextFull, Conversation, Sampling
 from vf.inference.models.chat_answers import Refused
+from vf.inference.models.chat_model import ChatModel
 from vf.inference.wire import Garbled
 from vf.runtime.api_keys import KEY, URL, hide_in_logs, hide_urls
 from vf.runtime.certificates import verify_for
 from vf.runtime.errors import ConfigError, ModelError, did_you_mean
-from vf.traces.messages import Message
+from vf.traces.images import BadImage, holds_images
+from vf.traces.messages import Message, as_messages
+from vf.traces.task import Task
 
 TRY_TOKENS = 16  # enough for a server with a least number, and cheap
 TRY_SECONDS = 60.0
@@ -23,7 +26,10 @@ LISTINGS = 3  # repeated requests for the list of models, after a 429, say
 
 
 async def try_endpoint(
-    config: ModelConfig, evaluation: EvalConfig, tools: Sequence[dict[str, Any]]
+    config: ModelConfig,
+    evaluation: EvalConfig,
+    tools: Sequence[dict[str, Any]],
+    tasks: Sequence[Task] = (),
 ) -> str | None:
     """Ask an API one short question, as patiently as the rollouts will ask theirs.
 
@@ -31,13 +37,14 @@ async def try_endpoint(
         config: The model at the API.
         evaluation: The settings of the evaluation, sampling among them.
         tools: The tools of an environment, in OpenAI's format: a server may refuse them.
+        tasks: The tasks: the first image in them is shown, too.
 
     Returns:
         What the user should know though it answered, or None.
 
     Raises:
         ConfigError: If it is unreachable, is no such API, does not know the model (the message
-            lists those that it knows), or requires another key.
+            lists those that it knows), requires another key, or refuses images that tasks have.
     """
     key = api_key(config)
     model = chat_model(config, TRY_SECONDS)
@@ -45,7 +52,10 @@ async def try_endpoint(
     sampling = evaluation.sampling.with_(max_tokens=min(TRY_TOKENS, evaluation.max_tokens), seed=0)
     try:
         question = Conversation([Message("user", "Say hello.")], list(tools))
-        await model.respond(question, sampling)
+        if (task := next((t for t in tasks if holds_images(t.prompt)), None)) is not None:
+            await _show(model, question, task, sampling, f"{config.model!r} at {where}")
+        else:
+            await model.respond(question, sampling)
     except ModelError as error:
         served = None if _unreachable(error) else await _models(config, key)
         raise ConfigError(
@@ -70,6 +80,45 @@ async def try_endpoint(
             f"before max_tokens = {evaluation.max_tokens:,}"
         )
     return None
+
+
+async def _show(
+    model: ChatModel, asked: Conversation, task: Task, sampling: Sampling, where: str
+) -> None:
+    """Show the first image of a task.
+
+    Raises:
+        ConfigError: It is refused, where the question alone is answered.
+    """
+    try:
+        images = [image for message in as_messages(task.prompt) for image in message.images]
+    except BadImage:  # its episode says so, or fetches it
+        images = []
+    question = Message("user", cast(str, ["Say hello.", *images[:1]]))
+    try:
+        await model.respond(Conversation([question], asked.tools), sampling)
+    except Refused as error:
+        await model.respond(asked, sampling)
+        raise ConfigError(
+            f"task {task.id!r} holds an image, and {where} takes none ({error}). Measure a model "
+            "that sees, or choose another environment"
+        ) from None
+
+
+def describe_sampling(config: EvalConfig, model: ModelConfig) -> str:
+    """Say how answers of an API are sampled, and what of that is not for us to say."""
+    sampling = config.sampling
+    said = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    open_fields = []
+    for name, neutral in NEUTRAL.items():
+        value = getattr(sampling, name)
+        if model.sends_every_field or value != neutral:
+            said[name] = value
+        elif name not in said and name not in model.extra_body:
+            open_fields.append(name)
+    text = ", ".join(f"{name} = {value:g}" for name, value in said.items())
+    own = f"; {', '.join(open_fields)} as the API has it" if open_fields else ""
+    return f"{model.name}: answers are sampled with {text}{own}"
 
 
 def _tokens(size: int | None) -> str:

@@ -17,6 +17,7 @@ from vf.environments.environment import Environment
 from vf.environments.registry import make
 from vf.environments.runner import repeat_lost, rollout
 from vf.environments.sandboxes import backend_of, check_sandboxes, image_stats
+from vf.environments.text_only import check_text_only
 from vf.environments.tool_schemas import tool_schemas
 from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
@@ -33,7 +34,6 @@ from vf.evaluation.models import (
 from vf.evaluation.progress import Progress
 from vf.evaluation.results import Cell, ResultsFolder, mark
 from vf.evaluation.tally import Summary, Tally
-from vf.inference.model import NEUTRAL
 from vf.runtime.api_keys import hide_urls
 from vf.runtime.calling import call
 from vf.runtime.errors import VfError, did_you_mean
@@ -44,6 +44,7 @@ from vf.traces.trace import Trace
 from vf.traces.writer import TraceWriter
 
 FAILURES_IN_A_ROW = 25  # after which nothing can be expected of the rest
+SERVE = "serve a model that sees, and give the server's address with -b (base_url)"
 
 
 class EvaluationStopped(VfError):
@@ -99,6 +100,9 @@ def prepare(config: EvalConfig) -> list[Suite]:
     for entry in config.environments:
         environment = _with_limits(make(entry.id, **entry.args), config.limits)
         tasks = take_tasks(environment, "eval", entry.tasks or config.tasks)
+        for model in config.models:
+            if model.engine not in ("api", "script"):
+                check_text_only(environment, tasks, f"the engine of {model.name}", SERVE)
         suites.append(Suite(entry, environment, tasks))
     return suites
 
@@ -268,30 +272,14 @@ async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress)
         if model.engine != "api":
             check_local(model)
             continue
-        from vf.evaluation.endpoint import try_endpoint
+        from vf.evaluation.endpoint import describe_sampling, try_endpoint
 
         tools = next((part.suite.tools for part in mine if part.suite.tools), [])
         progress.say(f"{model.name}: trying {hide_urls(model.base_url) or 'the API'} once")
-        note = await try_endpoint(model, config, tools)
+        note = await try_endpoint(model, config, tools, [t for p in mine for t in p.suite.tasks])
         if note is not None:
             progress.say(f"note: {note}")
-        progress.say(_sampling(config, model))
-
-
-def _sampling(config: EvalConfig, model: ModelConfig) -> str:
-    """Say how answers of an API are sampled, and what of that is not for us to say."""
-    sampling = config.sampling
-    sent = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    open_fields = []
-    for name, neutral in NEUTRAL.items():
-        value = getattr(sampling, name)
-        if model.sends_every_field or value != neutral:
-            sent[name] = value
-        elif name not in sent and name not in model.extra_body:
-            open_fields.append(name)
-    text = ", ".join(f"{name} = {value:g}" for name, value in sent.items())
-    own = f"; {', '.join(open_fields)} as the API has it" if open_fields else ""
-    return f"{model.name}: answers are sampled with {text}{own}"
+        progress.say(describe_sampling(config, model))
 
 
 async def _run_model(

@@ -12,6 +12,7 @@ from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
 from vf.environments.multi_agent import MultiAgentEnvironment
 from vf.environments.sandboxes import check_sandboxes, most_containers
+from vf.environments.text_only import check_text_only
 from vf.environments.tool_schemas import tool_schemas
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import find_model
@@ -29,7 +30,6 @@ from vf.inference.vllm.adapter_formats import FORMATS, adapter_format
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.runtime.garbage import no_collections
-from vf.traces.images import holds_images
 from vf.traces.task import Task
 from vf.trainer.collecting.mixture import Mixture
 from vf.trainer.early_checks import check_early
@@ -50,6 +50,8 @@ from vf.trainer.run.worker_count import cores, worker_count
 from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.settings.environments import EnvConfig
 from vf.trainer.settings.overlap import bounded
+
+MEASURE = "measure models that see with vf-rl eval, or choose another environment"
 
 
 def _silent(text: str) -> None:
@@ -139,13 +141,13 @@ def _member(
     if args.teacher_privileged:
         check_privileged(environment, tasks[0], renderer)
     tools = asyncio.run(tool_schemas(environment, tasks[0]))
-    check_images(environment, tasks)
     check_kind(verdicts, "tools" if tools else "plain")
     if tools and not shows_tools(renderer):
         raise ConfigError(f"environment {environment.id!r} has tools, but {HIDES_TOOLS}")
     eval_tasks = (
         take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
     )
+    check_text_only(environment, [*tasks, *eval_tasks], "a model in training", MEASURE)
     check_sandboxes(environment, [*tasks, *eval_tasks])
     prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
     overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
@@ -153,23 +155,6 @@ def _member(
         name, settings, environment, args, tasks, held_out, overlong, prompts, left_out
     )
     return member, prompts.first
-
-
-def check_images(environment: Environment, tasks: Sequence[Task]) -> None:
-    """Check that nothing has to be seen: models that see are measured, not trained.
-
-    Raises:
-        ConfigError: If a task's prompt holds an image, or a tool says that it returns one.
-    """
-    tools = environment.episode(0).toolbox.tools.values()
-    reasons = [f"task {task.id!r} holds one" for task in tasks if holds_images(task.prompt)]
-    reasons += [f"the tool {tool.name} returns images" for tool in tools if tool.draws]
-    if not reasons:
-        return
-    raise ConfigError(
-        f"env.id = {environment.id!r} has images ({reasons[0]}), and training reads text only: "
-        "measure models that see with vf-rl eval, or choose another environment"
-    )
 
 
 def _check_roles(

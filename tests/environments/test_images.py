@@ -13,8 +13,8 @@ import vf
 from tests.pictures import BLUE, image_url, png, text
 from vf.environments.bundled.read_picture import COLOURS, SHOWN, ReadPicture
 from vf.environments.contexts import DropToolResults
+from vf.environments.text_only import check_text_only
 from vf.testing.fake_server import listening
-from vf.trainer.preflight import check_images
 
 
 class Pictures(vf.Environment):
@@ -149,14 +149,14 @@ def played_first(environment: ReadPicture, *lines: Any) -> vf.Trace:
     return asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(lines)))
 
 
-def test_training_refuses_an_environment_with_images_by_name() -> None:
+def test_an_environment_with_images_is_refused_by_name_where_text_is_read() -> None:
     for environment, what in (
         (ReadPicture(num_train=1), "task 'picture-"),
         (Pictures([{"role": "user", "content": [image_url(png())]}]), "task 't' holds one"),
     ):
         environment.id = "pictures"
-        with pytest.raises(vf.ConfigError, match=rf"env.id = 'pictures' has images \(.*{what}"):
-            check_images(environment, list(environment.tasks("train")))
+        with pytest.raises(vf.ConfigError, match=rf"'pictures' has images \(.*{what}.*: see"):
+            check_text_only(environment, list(environment.tasks("train")), "it", "see")
     with pytest.raises(vf.ConfigError, match="the tool zoom returns images"):
-        check_images(ReadPicture(), [vf.Task("t", "text")])
-    check_images(Pictures(), [vf.Task("t", "text")])
+        check_text_only(ReadPicture(), [vf.Task("t", "text")], "it", "see")
+    check_text_only(Pictures(), [vf.Task("t", "text")], "it", "see")

@@ -18,7 +18,7 @@ from tests.evaluation.commands import call, results
 from tests.viewer.test_live import served
 from vf.environments.bundled.read_picture import COLOURS, SHOWN, ReadPicture, _tile
 from vf.evaluation.rescore import rescore_files
-from vf.testing import FakeServer, Request
+from vf.testing import FakeServer, Request, Response
 from vf.traces.view.sources import find_sources
 from vf.traces.view.write_page import write_page
 from vf.viewer.live import LiveServer
@@ -36,7 +36,7 @@ def pictures(message: dict[str, Any]) -> list[Any]:
 def sees(request: Request) -> Any:
     """Answer as a model that sees: find the tile by its colour, enlarge it, read its digits."""
     asked, *zoomed = (each for each in request.body["messages"] if each["role"] == "user")
-    if isinstance(asked["content"], str):  # the endpoint is tried first
+    if asked["content"][0] == {"type": "text", "text": "Say hello."}:  # it is tried first
         return "Hello."
     name = asked["content"][-1]["text"].split()[-2]
     if zoomed:
@@ -62,7 +62,7 @@ def test_a_model_that_sees_is_measured_and_its_record_travels(
         assert call(capsys, *argv, "-n", "1")[0] == 0
         assert call(capsys, *argv, "-n", "2")[0] == 0  # resumes it
         rounds = [body for body in server.bodies if "image_url" in str(body)]
-        assert len(rounds) == 4
+        assert len(rounds) == 2 * (1 + 2)
     assert results(folder)["reward"]["mean"] == 1.0
     [file] = folder.rglob("traces.jsonl")
     assert "base64" not in file.read_text()
@@ -93,6 +93,32 @@ def test_a_model_that_sees_is_measured_and_its_record_travels(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     served([folder], scratch, check)
+
+
+def reads_text_only(request: Request) -> Any:
+    """Answer as vLLM does with a model that has no eyes."""
+    if "image_url" in str(request.body):
+        error = {"message": "tiny is not a multimodal model", "code": 400}
+        return Response({"error": error}, status=400)
+    return "Hello."
+
+
+def test_a_model_that_reads_text_only_is_refused_before_the_first_rollout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["test-pictures", "--output", str(tmp_path / "out"), "-n", "2"]
+    code, _, said = call(capsys, *argv, "-m", "tiny")
+    assert code == 2
+    assert "'test-pictures' has images (task 'picture-" in said
+    assert "the engine of tiny reads text only: serve a model that sees" in said
+
+    with FakeServer(reads_text_only) as server:
+        code, _, said = call(capsys, *argv, "-m", "fake", "-b", server.base_url)
+        assert len(server.bodies) == 2
+    assert code == 2
+    assert "holds an image, and 'fake' at http://127.0.0.1" in said
+    assert "takes none" in said
+    assert "tiny is not a multimodal model" in said
 
 
 def test_a_judge_that_sees_is_shown_the_images_that_it_is_given() -> None:

@@ -1,0 +1,32 @@
+"""Whether tasks can be done by a model that is given tokens, and so reads text only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vf.environments.environment import Environment
+from vf.runtime.errors import ConfigError
+from vf.traces.images import holds_images
+from vf.traces.task import Task
+
+
+def check_text_only(environment: Environment, tasks: Sequence[Task], reader: str, fix: str) -> None:
+    """Check that nothing has to be seen.
+
+    Args:
+        environment: The definition.
+        tasks: Its tasks.
+        reader: Who reads text only, for the error.
+        fix: What to do instead, for the error.
+
+    Raises:
+        ConfigError: A task's prompt holds an image, or a tool says that it returns one.
+    """
+    tools = environment.episode(0).toolbox.tools.values()
+    reasons = [f"task {task.id!r} holds one" for task in tasks if holds_images(task.prompt)]
+    reasons += [f"the tool {tool.name} returns images" for tool in tools if tool.draws]
+    if reasons:
+        raise ConfigError(
+            f"environment {environment.id!r} has images ({reasons[0]}), and {reader} reads text "
+            f"only: {fix}"
+        )
