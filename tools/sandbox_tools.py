@@ -232,7 +232,7 @@ def describe(result: ExecResult, max_chars: int) -> str:
     if result.timed_out:
         parts.append(f"[timed out after {result.duration:.1f} s]")
     elif result.oom_killed:
-        parts.append("[out of memory: killed]")
+        parts.append("[out of memory: killed at the sandbox's limit]")
     elif result.returncode:
         parts.append(f"[exit code {result.returncode}]")
     return "\n".join(parts) or "(no output)"

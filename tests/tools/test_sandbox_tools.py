@@ -295,7 +295,10 @@ def test_a_tool_is_described_to_the_model_with_its_arguments() -> None:
         (ExecResult(0, "a\n"), "a"),
         (ExecResult(0, "a\n", "b\n"), "a\nstderr:\nb"),
         (ExecResult(1, "", "b\n"), "b\n[exit code 1]"),
-        (ExecResult(137, "a", oom_killed=True), "a\n[out of memory: killed]"),
+        (
+            ExecResult(137, "a", oom_killed=True),
+            "a\n[out of memory: killed at the sandbox's limit]",
+        ),
         (ExecResult(137, "a", timed_out=True, duration=2.0), "a\n[timed out after 2.0 s]"),
         (
             ExecResult(0, "a", truncated=True),
