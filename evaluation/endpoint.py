@@ -108,15 +108,15 @@ async def _show(
 def describe_sampling(config: EvalConfig, model: ModelConfig) -> str:
     """Say how answers of an API are sampled, and what of that is not for us to say."""
     sampling = config.sampling
-    said = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    sent = {"temperature": sampling.temperature, "top_p": sampling.top_p}
     open_fields = []
     for name, neutral in NEUTRAL.items():
         value = getattr(sampling, name)
         if model.sends_every_field or value != neutral:
-            said[name] = value
-        elif name not in said and name not in model.extra_body:
+            sent[name] = value
+        elif name not in sent and name not in model.extra_body:
             open_fields.append(name)
-    text = ", ".join(f"{name} = {value:g}" for name, value in said.items())
+    text = ", ".join(f"{name} = {value:g}" for name, value in sent.items())
     own = f"; {', '.join(open_fields)} as the API has it" if open_fields else ""
     return f"{model.name}: answers are sampled with {text}{own}"
 

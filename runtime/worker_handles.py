@@ -102,7 +102,8 @@ class Worker:
                 raise RubricError(f"{name!r}: its process did not start within {error} s") from None
             if processor_time is not None:  # which is what the call itself can use up
                 raise RubricError(
-                    f"{name!r}: its process used no processor for {error} s"
+                    f"{name!r}: its process did not get {processor_time:g} s of processor time "
+                    f"within {error} s"
                 ) from None
             raise ScoringTimeout(
                 f"{name!r} took longer than its {error} s, and was killed"

@@ -176,7 +176,7 @@ def test_a_golden_answer_that_is_no_expression_is_an_error(answer: Any) -> None:
         score(MATH, r"\boxed{5}", answer)
 
 
-@pytest.mark.slow
 def test_a_golden_answer_that_takes_for_ever_is_an_error_not_a_zero() -> None:
+    # A longer time is spent again and again, by a process that lets all others go first.
     with pytest.raises(RubricError, match="longer than"):
-        score(math_equal(timeout=1.0), r"\boxed{5}", "9^{9^{9^9}}")
+        score(math_equal(timeout=0.05), r"\boxed{5}", "9^{9^{9^9}}")
