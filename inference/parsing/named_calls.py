@@ -68,7 +68,7 @@ def _parted(body: str, separator: str) -> tuple[str, str]:
 def _read_kimi(body: str, schemas: Schemas) -> list[ToolCall]:
     before, arguments = _parted(body, _KIMI_SEPARATOR)
     call_id = _KIMI_ID.fullmatch(before)
-    if call_id is None:
+    if call_id is None or "<" in before:
         raise Unreadable(f"{before!r} is not of the form functions.NAME:INDEX")
     return [call_from_text(call_id["name"], arguments)]
 
@@ -77,6 +77,8 @@ def _read_deepseek(body: str, schemas: Schemas) -> list[ToolCall]:
     before, after = _parted(body, _DEEPSEEK_SEPARATOR)
     if fenced := _FENCED.fullmatch(after):
         return [call_from_text(fenced["name"], fenced["arguments"])]
+    if len(before.split()) > 1 or "<" in before:
+        raise Unreadable(f"{before!r} is not a name")
     return [call_from_text(before.strip(), after)]
 
 

@@ -17,6 +17,7 @@ Tools = Sequence[Mapping[str, Any]]
 THINK = ("<think>", "</think>")
 # How often, in one answer, a body is tried to end later than at its first closing marker.
 MAX_TRIES = 256
+_QUOTES = ("``", "''", '""')
 
 
 class Parser(Protocol):
@@ -97,7 +98,7 @@ class MarkedParser:
         """Return the text without its calls, and the calls."""
         calls: list[ToolCall] = []
         pieces, at, spare = [], 0, iter(range(MAX_TRIES))
-        while opened := self._opener.search(text, at):
+        while opened := next(self._openers(text, at), None):
             pieces.append(text[at : opened.start()])
             region_calls, at = self._read_region(text, opened.end(), schemas, spare)
             calls += region_calls
@@ -107,6 +108,13 @@ class MarkedParser:
     @cached_property
     def _opener(self) -> re.Pattern[str]:
         return re.compile(self.opener)
+
+    def _openers(self, text: str, start: int, end: int | None = None) -> Iterator[re.Match[str]]:
+        """Yield what opens calls; not what is only named, as in: I will write `<tool_call>`."""
+        for opener in self._opener.finditer(text, start, len(text) if end is None else end):
+            around = text[max(opener.start() - 1, 0) : opener.start()] + text[opener.end() :][:1]
+            if around not in _QUOTES:
+                yield opener
 
     def _read_region(
         self, text: str, start: int, schemas: Schemas, spare: Iterator[int]
@@ -121,6 +129,9 @@ class MarkedParser:
         calls = self._calls(text, start, first, schemas)
         if readable(calls):
             return calls, first[1]
+        closed = first[0] < first[1]
+        if closed and (next_one := self._within(text, start, first[0], schemas, spare)):
+            return [malformed(text[start:next_one], "another call begins in it")], next_one
         for (end, after), _ in zip(ends, spare, strict=False):
             if readable(self._read(text[start:end], schemas)):
                 if self._holds_another(text, first[0], end, schemas, spare):
@@ -141,9 +152,17 @@ class MarkedParser:
         self, text: str, start: int, end: int, schemas: Schemas, spare: Iterator[int]
     ) -> bool:
         """Return whether a body also holds the next call: then a broken one came before it."""
-        openers = zip(self._opener.finditer(text, start, end), spare, strict=False)
-        pieces = (self._read(text[opened.end() : end], schemas) for opened, _ in openers)
-        return any(calls and readable(calls) for calls in pieces)
+        return self._within(text, start, end, schemas, spare) is not None
+
+    def _within(
+        self, text: str, start: int, end: int, schemas: Schemas, spare: Iterator[int]
+    ) -> int | None:
+        """Return where a call begins that can be read up to the end; None if none does."""
+        for opened, _ in zip(self._openers(text, start, end), spare, strict=False):
+            calls = self._read(text[opened.end() : end], schemas)
+            if calls and readable(calls):
+                return opened.start()
+        return None
 
     def _calls(
         self, text: str, start: int, end: tuple[int, int], schemas: Schemas

@@ -202,6 +202,34 @@ def test_a_call_that_ends_within_its_text_is_not_closed() -> None:
     assert call.malformed == "it was not closed with </tool_call>"
 
 
+@pytest.mark.parametrize("quoted", [True, False])
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [
+        ("qwen3", "<tool_call>"),
+        ("qwen3_5_nothink", "<tool_call>"),
+        ("glm4moe", "<tool_call>"),
+        ("lfm2_2_5", "<|tool_call_start|>"),
+        ("olmo-3", "<function_calls>"),
+        ("kimi-k2", "<|tool_call_begin|>"),
+        ("deepseek-v3.1", "<｜tool▁call▁begin｜>"),
+    ],
+)
+def test_a_call_is_not_lost_in_a_sentence_that_names_its_mark(
+    name: str, mark: str, quoted: bool
+) -> None:
+    (form,) = (form for form in FORMS if form.name == name)
+    calls: list[Call] = [("first", {"text": "abc"})]
+    said = f"I will write `{mark}` now." if quoted else f"I will write {mark} now."
+    message = PARSERS[form.family].parse(
+        form.write("", said, calls), id_prefix="call", tools=tools_of(calls)
+    )
+    whole = [call for call in message.tool_calls if call.malformed is None]
+    assert [(call.name, json.loads(call.arguments)) for call in whole] == calls
+    assert len(message.tool_calls) == (1 if quoted else 2)  # what is not quoted is reported
+    assert not quoted or message.content == said
+
+
 @pytest.mark.parametrize("family", ["hermes", "nemotron-v2", "phi4"])
 def test_another_familys_key_holds_the_arguments(family: str) -> None:
     opener, closer = {
