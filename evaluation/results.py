@@ -26,6 +26,9 @@ from vf.traces.trace import Trace
 
 TRACES = "traces.jsonl"
 DAMAGED = "damaged.jsonl"
+_REPAIR = (
+    f"With --repair, such lines are put aside, in failed/{DAMAGED}, and their rollouts run again"
+)
 Key = tuple[str, int]  # a task's id, and the number of the rollout among those of the task
 
 
@@ -44,7 +47,7 @@ def key_of(trace: Trace) -> Key:
         return trace.task.id, int(trace.info["eval"]["rollout"])
     except (KeyError, TypeError, ValueError):
         raise ConfigError(
-            f"the trace {trace.id} does not say which rollout of an evaluation it is"
+            f"the trace {trace.id} does not say which rollout of an evaluation it is. {_REPAIR}"
         ) from None
 
 
@@ -68,10 +71,7 @@ class Cell:
             if self.store.path.exists():
                 yield from self.store
         except DamagedLine as error:
-            raise ConfigError(
-                f"{error.problem}. With --repair, such lines are put aside, in failed/{DAMAGED}, "
-                "and their rollouts run again"
-            ) from None
+            raise ConfigError(f"{error.problem}. {_REPAIR}") from None
 
     def done(self, whole: int | None = None) -> set[Key]:
         """Return which rollouts are done, and touch nothing.

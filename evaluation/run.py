@@ -249,6 +249,7 @@ def _part(config: EvalConfig, suite: Suite, model: ModelConfig, folder: ResultsF
     cell = folder.cell(suite.config.name, model.name)
     rollouts = config.rollouts_per_example
     done = cell.done(rollouts if suite.environment.rubric.group_rewards else None)
+    done &= {(task.id, index) for task in suite.tasks for index in range(rollouts)}
     tally = Tally(suite.config.name, model.name, len(suite.tasks), rollouts)
     return _Part(suite, model, cell, tally, done)
 

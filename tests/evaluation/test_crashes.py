@@ -270,3 +270,18 @@ def test_a_damaged_line_is_put_aside_and_its_rollout_run_again(
     after = file.read_bytes().splitlines()
     assert after[:3] == [before[0], *before[2:]]
     assert len(rollouts(tmp_path / "out")) == len(after) == 4
+
+
+def test_a_rollout_of_another_task_stands_in_for_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["reverse-text", "--agent", "oracle", "-n", "4", "-o", str(tmp_path / "out")]
+    assert call(capsys, *argv)[0] == 0
+    (file,) = (tmp_path / "out").glob("*/*/traces.jsonl")
+    before = file.read_text().splitlines(keepends=True)
+    name = json.loads(before[1])["task"]["id"]
+    file.write_text("".join(before).replace(f'"id":"{name}"', '"id":"of-another-evaluation"', 1))
+    assert call(capsys, *argv)[0] == 0
+    after = [json.loads(line)["task"]["id"] for line in file.read_text().splitlines()]
+    assert sorted(after) == sorted(json.loads(line)["task"]["id"] for line in before)
+    assert "of-another-evaluation" in (file.parent / "failed" / "traces.jsonl").read_text()
