@@ -16,11 +16,11 @@ def check_text_only(environment: Environment, tasks: Sequence[Task], reader: str
     Args:
         environment: The definition.
         tasks: Its tasks.
-        reader: Who reads text only, for the error.
-        fix: What to do instead, for the error.
+        reader: The reader of text, for the error.
+        fix: The alternative, for the error.
 
     Raises:
-        ConfigError: A task's prompt holds an image, or a tool says that it returns one.
+        ConfigError: If a task's prompt holds an image, or a tool says that it returns one.
     """
     tools = environment.episode(0).toolbox.tools.values()
     reasons = [f"task {task.id!r} holds one" for task in tasks if holds_images(task.prompt)]

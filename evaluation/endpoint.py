@@ -83,12 +83,12 @@ async def try_endpoint(
 
 
 async def _show(
-    model: ChatModel, asked: Conversation, task: Task, sampling: Sampling, where: str
+    model: ChatModel, request: Conversation, task: Task, sampling: Sampling, where: str
 ) -> None:
     """Show the first image of a task.
 
     Raises:
-        ConfigError: It is refused, where the question alone is answered.
+        ConfigError: If it is refused, where the question alone is answered.
     """
     try:
         images = [image for message in as_messages(task.prompt) for image in message.images]
@@ -96,9 +96,9 @@ async def _show(
         images = []
     question = Message("user", cast(str, ["Say hello.", *images[:1]]))
     try:
-        await model.respond(Conversation([question], asked.tools), sampling)
+        await model.respond(Conversation([question], request.tools), sampling)
     except Refused as error:
-        await model.respond(asked, sampling)
+        await model.respond(request, sampling)
         raise ConfigError(
             f"task {task.id!r} holds an image, and {where} takes none ({error}). Measure a model "
             "that sees, or choose another environment"

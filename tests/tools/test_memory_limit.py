@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_code_that_takes_too_much_memory_ends_by_that_and_costs_no_reward(backen
             step.info["code_timeouts"] = self.sandbox.timeouts
             return step
 
-    calls = [{"python": {"code": GROWS}}, {"python": {"code": "1 + 1"}}, "2"]
+    calls: list[Any] = [{"python": {"code": GROWS}}, {"python": {"code": "1 + 1"}}, "2"]
     trace = asyncio.run(vf.rollout(Memory(), vf.Task("t", "?"), vf.ScriptedModel(calls)))
     said = [message.content for message in trace.messages if message.role == "tool"]
     assert said == [
