@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make quickstart     install what training needs, then train the tiny model on a CPU"
-	@echo "make test           the quick tests: about seven minutes on two cores"
+	@echo "make test           the quick tests: four to seven minutes on two cores"
 	@echo "make test-parts     the tests that need a part of the machine: containers, vLLM, a browser"
 	@echo "make test-all       every test, the slow ones included"
 	@echo "make check          formatting, lint, types and prose"
