@@ -69,13 +69,7 @@ def test_a_failed_rollout_touches_no_other_and_counts_nowhere() -> None:
     assert evaluation.rewards == [1.0, 0.0]
     assert evaluation.mean_reward == 0.5
     assert evaluation.errors == 1
-
-
-def test_it_is_shown_in_a_line() -> None:
-    assert repr(evaluate(Echo("ab"))) == "<Evaluation of 2 rollouts: 1.000, 1 failed>"
-
-
-def test_where_everything_failed_the_mean_is_nan() -> None:
+    assert repr(evaluation) == "<Evaluation of 3 rollouts: 0.500, 1 failed>"
     assert math.isnan(evaluate(Echo("b")).mean_reward)
 
 

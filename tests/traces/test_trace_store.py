@@ -57,9 +57,11 @@ def test_nothing_is_created_before_the_first_trace(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_file_is_a_config_error_naming_it(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_in_its_place_are_named(tmp_path: Path) -> None:
     with pytest.raises(vf.ConfigError, match=r"no traces file at .*gone\.jsonl"):
         read(tmp_path / "gone.jsonl")
+    with pytest.raises(vf.ConfigError, match=f"{tmp_path.name} cannot be read: Is a directory"):
+        read(tmp_path)
 
 
 def test_cut_at_every_byte_of_the_last_line_earlier_traces_survive(tmp_path: Path) -> None:
@@ -215,8 +217,3 @@ def test_a_file_that_a_windows_editor_saved_with_empty_lines_is_read(tmp_path: P
     write(path, "a", "b")
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n\r\n\n"))
     assert read(path) == ["a", "b"]
-
-
-def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(vf.ConfigError, match=f"{tmp_path.name} cannot be read: Is a directory"):
-        list(vf.TraceStore(tmp_path))

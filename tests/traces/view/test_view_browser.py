@@ -56,19 +56,13 @@ def test_the_policy_would_stop_what_slipped_through(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_hidden_characters_are_shown_and_scripts_that_need_joiners_kept(tmp_path: Path) -> None:
+def test_hidden_characters_are_shown_and_a_huge_line_comes_in_parts(tmp_path: Path) -> None:
     async def check(tab: Tab) -> None:
         labels = await tab.evaluate(text(".conversation .hidden-char"))
         assert labels == "RLO|PDF|ZWSP|ESC|BEL|LS"
         shown = await tab.evaluate(text(".conversation .text"))
-        assert "می\u200cخواهم 👩\u200d👩" in shown
+        assert "می\u200cخواهم 👩\u200d👩" in shown  # scripts that need joiners keep them
         assert not set("\u202e\u200b\x1b") & set(shown)
-
-    look(page_of(tmp_path, hostile()), check, trace=ATTACK)
-
-
-def test_a_huge_line_is_shown_in_parts(tmp_path: Path) -> None:
-    async def check(tab: Tab) -> None:
         long = "[...document.querySelectorAll('.text')].find(e => e.textContent.startsWith('xxx'))"
         assert await tab.evaluate(f"{long}.firstChild.textContent.length") == 20_000
         assert "2,980,000 characters left" in await tab.evaluate(f"{long}.textContent.slice(-60)")
