@@ -118,7 +118,7 @@ def begin_checkpoint(
     if config is not None:
         texts["config.toml"] = to_toml(config).encode()
     saved = {entry.name: getattr(progress, entry.name) for entry in fields(progress)}
-    saved["queue"] = {"cursor": queue.cursor, "steps": queue.steps}
+    saved["queue"] = {"cursor": queue.cursor, "steps": queue.steps, "traces": len(queue.traces)}
     saved["optimizer_steps"] = policy.optimizer_steps
     texts[PROGRESS] = json.dumps(saved).encode()
 
@@ -201,7 +201,12 @@ def read_progress(path: Path) -> Progress:
     saved = read_saved(path)
     rollouts = path / ROLLOUTS
     with _readable(path, ROLLOUTS):
+        if rollouts.is_dir():
+            raise ValueError("it is a folder")
         traces = list(TraceStore(rollouts)) if rollouts.exists() else []
+        count = saved.get("queue", {}).pop("traces", len(traces))  # earlier versions did not count
+        if count != len(traces):
+            raise ValueError(f"it holds {len(traces)} rollouts of {count}")
     with _readable(path, PROGRESS):
         saved.pop("optimizer_steps", None)  # the policy's
         queue = Queue(**saved["queue"], traces=traces, version=saved["step"])

@@ -5,20 +5,29 @@ Importing this module loads no torch.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from vf.runtime.errors import ConfigError
+from vf.runtime.parse import parse_json
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.loop_args import LoopArgs
 
 PROGRESS = "progress.json"  # written last: with it, a checkpoint is whole
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # PEFT's
+_TYPES: dict[str, Any] = {  # of what progress.json holds
+    **dict.fromkeys(("step", "optimizer_steps"), int),
+    **dict.fromkeys(("alarms", "queue"), dict),
+    "seconds": int | float,
+    "best_reward": int | float | None,
+    "base": str,
+    "rolling": bool,
+}
 BEST = "best"  # a link to the checkpoint with the highest held-out reward
 
 
@@ -40,6 +49,8 @@ class DamagedCheckpoint(ConfigError):
         else:
             reason = str(error) or "it ends too early" * isinstance(error, EOFError)
             why = reason or type(error).__name__
+            if "weights_only" in why:  # torch's advice is to run what is in the file
+                why = "it is damaged"
         step = int(number) if (number := checkpoint.name.removeprefix("step-")).isdecimal() else 0
         before = [path.name for path in _complete(checkpoint.parent) if step_of(path) < step]
         hint = f"; resume from the one before it with --from {before[-1]}" if before else ""
@@ -102,7 +113,12 @@ def read_saved(checkpoint: Path) -> dict[str, Any]:
         ConfigError: If it is unreadable.
     """
     try:
-        saved: dict[str, Any] = json.loads((checkpoint / PROGRESS).read_text())
+        saved: dict[str, Any] = parse_json((checkpoint / PROGRESS).read_text())
+        if not isinstance(saved, dict):
+            raise ValueError("it is not an object")
+        for name in _TYPES.keys() & saved.keys():
+            if not isinstance(saved[name], _TYPES[name]):
+                raise ValueError(f"{name} is {shorten(repr(saved[name]), 80)}")
         return saved
     except (OSError, ValueError) as error:
         raise DamagedCheckpoint(checkpoint, PROGRESS, error) from error

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.saving.test_checkpoint_keeper import make_checkpoints
 from vf.runtime.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.saving.checkpoint import read_progress
 from vf.trainer.saving.checkpoint_files import (
+    DamagedCheckpoint,
     finished,
     latest_checkpoint,
     named_checkpoint,
@@ -39,6 +44,44 @@ def test_the_file_and_the_way_out_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"step-2: progress\.json: .*can't decode") as error:
         read_saved(tmp_path / "step-2")
     assert "--from" not in str(error.value), "there is none before it"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("null", "it is not an object"),
+        ("[]", "it is not an object"),
+        ("[" * 100_000, "nested"),
+        ('{"step": "4"}', "step is '4'"),
+        ('{"optimizer_steps": null}', "optimizer_steps is None"),
+        ('{"alarms": [1]}', r"alarms is \[1\]"),
+    ],
+)
+def test_progress_of_another_shape_is_damage(tmp_path: Path, text: str, why: str) -> None:
+    make_checkpoints(tmp_path, [2, 4])
+    (tmp_path / "step-4" / "progress.json").write_text(text)
+    with pytest.raises(ConfigError, match=rf"step-4: progress\.json: .*{why}.* --from step-2"):
+        read_saved(tmp_path / "step-4")
+
+
+@pytest.mark.parametrize("text", [None, b"", b'{"half": '])
+def test_rollouts_that_are_gone_are_damage(tmp_path: Path, text: bytes | None) -> None:
+    make_checkpoints(tmp_path, [2, 4])
+    queue = {"cursor": {}, "steps": [], "traces": 1}
+    saved = json.dumps({"step": 4, "seconds": 1.0, "queue": queue})
+    (tmp_path / "step-4" / "progress.json").write_text(saved)
+    if text is not None:
+        (tmp_path / "step-4" / "rollouts.jsonl").write_bytes(text)
+    with pytest.raises(ConfigError, match=r"step-4: rollouts\.jsonl: .*it .* --from step-2"):
+        read_progress(tmp_path / "step-4")
+
+
+def test_nobody_is_told_to_run_what_is_in_a_damaged_file(tmp_path: Path) -> None:
+    (tmp_path / "random.pt").write_bytes(b"\0" * 100)
+    with pytest.raises(pickle.UnpicklingError) as raised:
+        torch.load(tmp_path / "random.pt", weights_only=True)
+    told = str(DamagedCheckpoint(tmp_path, "random.pt", raised.value))
+    assert told == f"cannot read the checkpoint {tmp_path}: random.pt: it is damaged"
 
 
 def test_a_checkpoint_is_named_by_its_step(tmp_path: Path) -> None:

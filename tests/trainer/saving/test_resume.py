@@ -39,7 +39,7 @@ def whole_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Which prompts are cached differs after a resume, for the cache is empty then.
     """
-    monkeypatch.setattr(Contexts, "match", lambda self, ids: (None, 0))
+    monkeypatch.setattr(Contexts, "match", lambda self, *prompt: (None, 0))
 
 
 def task_ids(folder: RunFolder, step: int) -> list[str]:
