@@ -87,12 +87,16 @@ def find(folder: Path, above: tuple[str, ...] = ()) -> Iterator[tuple[Path, str 
         folder: Where to look.
         above: The folders that it is in, as they are without links.
     """
-    with os.scandir(folder) as entries:
-        listed = sorted(
-            (entry for entry in entries if not entry.name.startswith(".")),
-            key=lambda entry: entry.name,
-        )
-    if any(entry.name in READERS and entry.is_file() for entry in listed):
+    try:
+        with os.scandir(folder) as entries:
+            listed = sorted(
+                (entry for entry in entries if not entry.name.startswith(".")),
+                key=lambda entry: entry.name,
+            )
+    except OSError as error:
+        yield folder, f"cannot be read ({error.strerror})"
+        return
+    if any(entry.name in READERS and (folder / entry.name).is_file() for entry in listed):
         yield folder, None
         return
     above = (*above, os.path.realpath(folder))
@@ -108,7 +112,7 @@ def find(folder: Path, above: tuple[str, ...] = ()) -> Iterator[tuple[Path, str 
     names = {entry.name for entry in listed}
     if any(problem is None for _, problem in below):
         yield from below
-    elif names & _TELLING or len(names & _PARTS) > 1:
+    elif names & _TELLING or len(names & _PARTS) > 1 or READERS.keys() & set(map(str.lower, names)):
         yield folder, f"has no {' and no '.join(READERS)}"
     elif not listed:
         yield folder, "is empty"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -335,7 +339,16 @@ def test_links_to_tasks_are_followed(make_task: MakeTask, tmp_path: Path) -> Non
     assert [task.id for task in read_tasks(tmp_path / "linked")] == ["a", "b", "more/group/c"]
 
 
-def test_what_should_be_a_task_and_is_none_is_named(make_task: MakeTask, tmp_path: Path) -> None:
+def unless_locked(scandir: Any, folder: Path) -> Any:
+    """List a folder as one who is not root does."""
+    if folder.name == "locked":
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    return scandir(folder)
+
+
+def test_what_should_be_a_task_and_is_none_is_named(
+    make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make_task("set/a").parent
     (folder / "docs" / "pictures").mkdir(parents=True)
     (folder / "docs" / "pictures" / "one.png").touch()
@@ -350,7 +363,13 @@ def test_what_should_be_a_task_and_is_none_is_named(make_task: MakeTask, tmp_pat
         "parts": r"parts has no task\.toml and no task\.yaml",
         "broken": r"broken has no task\.toml",
         "hollow": "hollow is empty",
+        "upper": r"upper has no task\.toml",
+        "locked": r"locked cannot be read \(Permission denied\)",
     }
+    for name in ("upper", "locked"):
+        (folder / name).mkdir()
+    (folder / "upper" / "Task.toml").touch()
+    monkeypatch.setattr(os, "scandir", partial(unless_locked, os.scandir))
     (folder / "group").mkdir()
     (folder / "hollow").mkdir()
     for name in ("gone", "group/file"):
@@ -359,7 +378,7 @@ def test_what_should_be_a_task_and_is_none_is_named(make_task: MakeTask, tmp_pat
     (folder / "twin").symlink_to(folder / "a")
     for name in ("no-toml", "broken"):
         (make_task(f"set/{name}") / "task.toml").unlink()
-    (folder / "broken" / "task.toml").symlink_to("nowhere")
+    (folder / "broken" / "task.toml").symlink_to("task.toml")
     for part in ("tests", "environment"):
         (folder / "parts" / part).mkdir(parents=True)
     said = problem(folder)
