@@ -98,7 +98,7 @@ class Renderer:
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(model)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # files that hold something else raise anything
             raise ConfigError(f"model {model!r}: cannot load its tokenizer: {error}") from error
         if chat_template is not None:
             tokenizer.chat_template = load_template(chat_template, tokenizer)
@@ -107,7 +107,11 @@ class Renderer:
         if not local.is_dir() or (local / "generation_config.json").is_file():
             try:
                 eos = GenerationConfig.from_pretrained(model).eos_token_id
-            except OSError:
+            except Exception as error:
+                if local.is_dir() or not isinstance(error, OSError):  # else the hub has none
+                    raise ConfigError(
+                        f"model {model!r}: cannot read its generation_config.json: {error}"
+                    ) from error
                 eos = None
             if eos is not None:
                 stops = list(eos) if isinstance(eos, list | tuple) else [eos]

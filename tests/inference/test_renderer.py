@@ -63,6 +63,26 @@ def test_an_eos_token_that_is_not_in_the_vocabulary_is_named(tmp_path: Path, eos
         Renderer.from_pretrained(str(model))
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("generation_config.json", "{"),
+        ("generation_config.json", "[1]"),
+        ("generation_config.json", "null"),
+        ("tokenizer.json", "[]"),
+    ],
+)
+def test_a_file_of_the_model_that_cannot_be_read_is_named(
+    tmp_path: Path, file: str, text: str
+) -> None:
+    """Without what generation_config.json says, answers would end by fewer tokens, in silence."""
+    model = tmp_path / "model"
+    shutil.copytree(resolve_model("tiny"), model)
+    (model / file).write_text(text)
+    with pytest.raises(ConfigError, match=f"cannot .* its {file.partition('.')[0]}"):
+        Renderer.from_pretrained(str(model))
+
+
 def test_a_special_token_that_is_not_in_the_vocabulary_is_named() -> None:
     loaded = tokenizer()
     loaded.eos_token = "<nowhere>"
