@@ -70,6 +70,7 @@ def test_a_table_becomes_json() -> None:
         ("logprobs-mode", "logprobs of what was sampled"),
         ("generation_config", "the run's settings"),
         ("override-generation-config", "`top_p`"),
+        ("logits_processors", "the trainer computes"),
     ],
 )
 def test_flags_that_are_ours_are_refused_with_the_setting_to_change(
