@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from vf.bridges.harbor.config import Artifact
-from vf.bridges.harbor.container import emptied, said, spoiling
+from vf.bridges.harbor.container import as_unverifiable, empty_folder, failure_of
 from vf.bridges.harbor.model import Part
 from vf.runtime.errors import SandboxError
 from vf.runtime.temporary import temporary_folder
@@ -21,7 +21,7 @@ from vf.sandbox.audit import Accompanied
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.trees import within
 
-MOST = 256 * 2**20  # bytes of one artifact
+MAX_BYTES = 256 * 2**20  # bytes of one artifact
 MANIFEST = "manifest.json"
 
 
@@ -29,97 +29,100 @@ class Keeper:
     """Collects artifacts. Used as ``async with Keeper(...) as keeper``.
 
     Args:
-        folder: Where they stay, in a new folder; None to keep them no longer than needed.
-        task: The task's id.
-        step: The step's name, if any.
-        max_bytes: Bytes of all of them together.
+        folder: Folder in which artifacts are kept, each episode's in a new one; None to delete them
+            after use.
+        task: Id of the task.
+        step: Name of the step, if any.
+        max_bytes: Maximum bytes of all artifacts together.
     """
 
     def __init__(self, folder: Path | None, task: str, step: str, max_bytes: int) -> None:
         self._folder, self._task, self._step = folder, task, step
-        self._left = max_bytes
+        self._bytes_left = max_bytes
         self._stack = AsyncExitStack()
-        self._place = Path()
-        self._there: list[tuple[Artifact, Path]] = []
+        self._target = Path()
+        self._collected: list[tuple[Artifact, Path]] = []
 
     async def __aenter__(self) -> Self:
         """Make the folder."""
         if self._folder is None:
-            self._place = self._stack.enter_context(temporary_folder("artifacts"))
+            self._target = self._stack.enter_context(temporary_folder("artifacts"))
         else:
             name = re.sub(r"[^\w.-]+", "-", self._task)
-            self._place = self._folder / name / uuid.uuid4().hex[:12] / self._step
-            self._place.mkdir(parents=True)
+            self._target = self._folder / name / uuid.uuid4().hex[:12] / self._step
+            self._target.mkdir(parents=True)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Remove what is not to stay."""
+        """Remove the folder, if artifacts are not kept."""
         await self._stack.aclose()
 
     async def run_hooks(self, sandbox: Sandbox, part: Part) -> dict[str, Any]:
-        """Run the hooks; return what is recorded of that.
+        """Run the hooks; return a record of those that failed.
 
         Raises:
-            SandboxError: The container is lost.
+            SandboxError: If the container is lost.
         """
         record: dict[str, Any] = {}
         for hook in part.collect:
             user = None if hook.user is None else str(hook.user)
-            there = _service(sandbox, hook.service)
-            done = await there.exec(hook.command, user=user, timeout=hook.timeout_sec)
-            if not done.ok:
-                record.setdefault("collect", []).append(f"{hook.command[:200]}: {said(done)}")
+            service = _service(sandbox, hook.service)
+            result = await service.exec(hook.command, user=user, timeout=hook.timeout_sec)
+            if not result.ok:
+                record.setdefault("collect", []).append(
+                    f"{hook.command[:200]}: {failure_of(result)}"
+                )
         return record
 
     async def collect(self, sandbox: Sandbox, part: Part) -> dict[str, Any]:
-        """Copy the artifacts out; return what is recorded of that.
+        """Copy the artifacts out; return where they are, for the trace.
 
         A missing artifact is not an error: the tests decide what it means.
 
         Raises:
-            SandboxError: The container is lost.
+            SandboxError: If the container is lost.
         """
         record: dict[str, Any] = {}
-        listed = []
+        manifest = []
         for artifact in part.artifacts:
-            target = self._place / artifact.kept_as
+            path = self._target / artifact.kept_as
             problem = "another artifact is kept there"
-            if not target.exists():
-                there = _service(sandbox, artifact.service)
-                problem = await _copy_out(there, artifact, target, min(MOST, self._left))
+            if not path.exists():
+                service = _service(sandbox, artifact.service)
+                problem = await _copy_out(service, artifact, path, min(MAX_BYTES, self._bytes_left))
             if not problem:
-                self._left -= await in_thread(_size_of, target)
-                self._there.append((artifact, target))
-            listed.append({"source": artifact.source, "kept_as": str(artifact.kept_as)})
-            listed[-1] |= {"problem": problem} if problem else {}
+                self._bytes_left -= await in_thread(_size_of, path)
+                self._collected.append((artifact, path))
+            manifest.append({"source": artifact.source, "kept_as": str(artifact.kept_as)})
+            manifest[-1] |= {"problem": problem} if problem else {}
         if self._folder is not None:
-            if any(path.is_file() for path in self._place.rglob("*")):
-                (self._place / MANIFEST).write_text(json.dumps(listed, indent=2))
-                record["artifacts"] = str(self._place)
+            if any(path.is_file() for path in self._target.rglob("*")):
+                (self._target / MANIFEST).write_text(json.dumps(manifest, indent=2))
+                record["artifacts"] = str(self._target)
             else:
-                await in_thread(shutil.rmtree, self._place)
+                await in_thread(shutil.rmtree, self._target)
         return record
 
-    async def hand_on(self, sandbox: Sandbox, folders: Collection[str] | None = None) -> None:
+    async def copy_into(self, sandbox: Sandbox, folders: Collection[str] | None = None) -> None:
         """Copy what was collected to where it came from, in another container.
 
         A folder has nothing else in it then: of the image's own, only what the agent kept.
 
         Args:
-            sandbox: The container.
-            folders: Only what is below one of these is copied; None for everything.
+            sandbox: Container to copy to.
+            folders: Folders whose artifacts are copied; None for all.
 
         Raises:
-            Spoilt: It does not fit, say.
-            SandboxError: That container is lost.
+            Unverifiable: If an artifact cannot be written, for lack of space for example.
+            SandboxError: If the container is lost.
         """
-        for artifact, path in self._there:
+        for artifact, path in self._collected:
             if folders is not None and not within(artifact.source, folders):
                 continue
-            with spoiling(f"the artifact {artifact.source} cannot be handed on"):
+            with as_unverifiable(f"the artifact {artifact.source} cannot be handed on"):
                 if path.is_dir():
-                    await emptied(sandbox, artifact.source)
-                    await sandbox.upload(path, artifact.source, leave_out=(), max_bytes=MOST)
+                    await empty_folder(sandbox, artifact.source)
+                    await sandbox.upload(path, artifact.source, leave_out=(), max_bytes=MAX_BYTES)
                 else:
                     await sandbox.write_file(artifact.source, await in_thread(path.read_bytes))
 
@@ -135,7 +138,7 @@ def _service(sandbox: Sandbox, name: str | None) -> Sandbox:
 
 
 async def _copy_out(sandbox: Sandbox, artifact: Artifact, target: Path, max_bytes: int) -> str:
-    """Copy one out; return why that is not possible, or nothing."""
+    """Copy an artifact out; return the problem, or an empty text."""
     source = artifact.source
     try:
         try:
@@ -150,7 +153,7 @@ async def _copy_out(sandbox: Sandbox, artifact: Artifact, target: Path, max_byte
 
 def _size_of(path: Path) -> int:
     """Return how many bytes a file has, or the files of a folder."""
-    return sum(each.lstat().st_size for each in (path, *path.rglob("*")) if each.is_file())
+    return sum(file.lstat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -28,14 +28,14 @@ class TaskFolders(Environment):
     """Task folders, for a model that works with a shell and file tools.
 
     Args:
-        folders: The tasks.
-        tools: ``bash`` or ``files``, or both.
-        bash_timeout: Seconds for one command.
+        folders: Tasks of the environment.
+        tools: Names of tools: ``bash``, ``files`` or both.
+        bash_timeout: Maximum seconds for one command.
         max_turns: Maximum answers of the model in one episode.
         max_tokens: Maximum tokens sampled in one episode; None for no limit.
 
     Raises:
-        ConfigError: A limit is not positive, or there is no such tool.
+        ConfigError: If a limit is not positive, or a tool is unknown.
     """
 
     system_prompt = (
@@ -57,16 +57,16 @@ class TaskFolders(Environment):
             raise ConfigError(f"env.args.bash_timeout must be positive, got {bash_timeout}")
         self._folders = folders
         self.source = folders.source
-        known: dict[str, BashTool | FileTools] = {
+        tools_by_name: dict[str, BashTool | FileTools] = {
             "bash": BashTool(self.source, timeout=bash_timeout),
             "files": FileTools(self.source),
         }
         for name in tools or [""]:
-            if name not in known:
+            if name not in tools_by_name:
                 raise ConfigError(
                     f'env.args.tools must be ["bash"], ["files"] or both, got {list(tools)!r}'
                 )
-        self.tools = [known[name] for name in tools]
+        self.tools = [tools_by_name[name] for name in tools]
         self.max_turns, self.max_tokens = max_turns, max_tokens
         self.tool_timeout = 2 * bash_timeout + 30.0
         self.rubric = FolderRubric()
@@ -75,7 +75,7 @@ class TaskFolders(Environment):
         """Yield the tasks of a split.
 
         Raises:
-            ConfigError: There are none.
+            ConfigError: If the split has no tasks.
         """
         return self._folders.tasks(split)
 
@@ -87,7 +87,7 @@ class TaskFolders(Environment):
         """Look whether the engine is there, and can make what the tasks ask for.
 
         Raises:
-            ConfigError: It is not, or cannot.
+            ConfigError: If the engine is not available, or cannot make such containers.
         """
         self._folders.check()
         for service in self.services:
@@ -127,11 +127,11 @@ class TaskFolders(Environment):
             return step  # after the last turn, too: what was done by then is verified when scored
         late = not step.terminated
         await trial.verify()
-        recorded = {INFO: trial.record()}
+        info = {INFO: trial.record()}
         if trial.over:
-            return Step(step.observation, terminated=not late, truncated=late, info=recorded)
-        following = Message("user", trial.part.instruction)
-        return Step([*as_messages(step.observation), following], info=recorded)
+            return Step(step.observation, terminated=not late, truncated=late, info=info)
+        next_instruction = Message("user", trial.part.instruction)
+        return Step([*as_messages(step.observation), next_instruction], info=info)
 
     async def _verify(self, trace: Trace) -> None:
         """Verify the part that was under way when the episode was cut short."""

@@ -18,9 +18,9 @@ READERS: dict[str, Callable[[Path, str], TaskFolder]] = {
 }
 # What a task has beside its READERS' file; by any of the first, or two of the others, a folder
 # without that file is a task that lacks it.
-_TELLING = {"instruction.md", "run-tests.sh"}
+_MARKERS = {"instruction.md", "run-tests.sh"}
 _PARTS = {"environment", "tests", "solution", "steps", "Dockerfile", "docker-compose.yaml"}
-_MOST_PROBLEMS = 10  # that one message lists
+_MAX_PROBLEMS = 10  # that one message lists
 _WHOLE = 2**20  # bytes of a file up to which all of it is part of a digest
 
 
@@ -30,37 +30,41 @@ def read_tasks(
     """Read all tasks of a folder, which may be one task itself; sorted by id.
 
     Args:
-        folder: Where to look; links are followed. Names that begin with a dot are passed over.
+        folder: Folder to search; links are followed, names that begin with a dot are skipped.
         only: Patterns of ids (``*`` and ``?``); by default all.
-        skip: Patterns of ids that are left out, unread.
+        skip: Patterns of ids to skip without reading them.
 
     Raises:
-        ConfigError: There is no such folder or no task in it, a pattern matches none, or a task
-            cannot be used, is not there, or is there twice; all of those are listed.
+        ConfigError: If there is no such folder or no task in it, a pattern matches none, or a task
+            cannot be used, is missing or duplicated; all of those are listed.
     """
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
-    found = sorted(
-        (path.relative_to(folder).as_posix() if path != folder else folder.resolve().name, path, no)
-        for path, no in find(folder)
+    candidates = sorted(
+        (
+            path.relative_to(folder).as_posix() if path != folder else folder.resolve().name,
+            path,
+            problem,
+        )
+        for path, problem in find(folder)
     )
-    if all(path == folder and no for _, path, no in found):
+    if all(path == folder and problem for _, path, problem in candidates):
         raise ConfigError(
             f"{folder} contains no task: no {' and no '.join(READERS)} anywhere in it"
         )
     for pattern in (*only, *skip):
-        if not any(fnmatchcase(id, pattern) for id, _, _ in found):
+        if not any(fnmatchcase(id, pattern) for id, _, _ in candidates):
             raise ConfigError(f"{folder}: the pattern {pattern!r} matches none of its tasks")
     tasks, problems = [], []
-    places: dict[str, str] = {}
-    for id, path, problem in found:
+    ids_by_path: dict[str, str] = {}
+    for id, path, problem in candidates:
         if any(fnmatchcase(id, pattern) for pattern in skip):
             continue
         if only and not any(fnmatchcase(id, pattern) for pattern in only):
             continue
-        first = places.setdefault(os.path.realpath(path), id)
-        if problem is None and first != id:
-            problem = f"is the same folder as the task {first}"
+        first_id = ids_by_path.setdefault(os.path.realpath(path), id)
+        if problem is None and first_id != id:
+            problem = f"is the same folder as the task {first_id}"
         if problem is not None:
             problems.append(f"{path} {problem}; repair or remove it, or name it in skip")
             continue
@@ -70,8 +74,8 @@ def read_tasks(
         except ConfigError as error:
             problems.append(str(error))
     if problems:
-        more = len(problems) - _MOST_PROBLEMS
-        listed = problems[:_MOST_PROBLEMS] + ([f"and {more} more tasks"] if more > 0 else [])
+        more = len(problems) - _MAX_PROBLEMS
+        listed = problems[:_MAX_PROBLEMS] + ([f"and {more} more tasks"] if more > 0 else [])
         raise ConfigError("\n".join(listed))
     if not tasks:
         raise ConfigError(f"{folder}: the patterns leave no task")
@@ -84,8 +88,8 @@ def find(folder: Path, above: tuple[str, ...] = ()) -> Iterator[tuple[Path, str 
     A task holds no other.
 
     Args:
-        folder: Where to look.
-        above: The folders that it is in, as they are without links.
+        folder: Folder to search.
+        above: Resolved paths of the folders that contain it.
     """
     try:
         with os.scandir(folder) as entries:
@@ -112,7 +116,7 @@ def find(folder: Path, above: tuple[str, ...] = ()) -> Iterator[tuple[Path, str 
     names = {entry.name for entry in listed}
     if any(problem is None for _, problem in below):
         yield from below
-    elif names & _TELLING or len(names & _PARTS) > 1 or READERS.keys() & set(map(str.lower, names)):
+    elif names & _MARKERS or len(names & _PARTS) > 1 or READERS.keys() & set(map(str.lower, names)):
         yield folder, f"has no {' and no '.join(READERS)}"
     elif not listed:
         yield folder, "is empty"
@@ -122,19 +126,19 @@ def find(folder: Path, above: tuple[str, ...] = ()) -> Iterator[tuple[Path, str 
 
 def digest(folder: Path) -> str:
     """Return a digest of all files of a task; of large ones, of their sizes and ends."""
-    whole = hashlib.blake2b(digest_size=16)
-    for place, folders, files in os.walk(folder):
+    hasher = hashlib.blake2b(digest_size=16)
+    for parent, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):
-            path = Path(place, name)
-            whole.update(f"{path.relative_to(folder)}\0".encode())
+            path = Path(parent, name)
+            hasher.update(f"{path.relative_to(folder)}\0".encode())
             if path.is_symlink():
-                whole.update(os.readlink(path).encode())
+                hasher.update(os.readlink(path).encode())
                 continue
             size = path.stat().st_size
             with path.open("rb") as file:
-                whole.update(f"{size}\0".encode() + file.read(_WHOLE))
+                hasher.update(f"{size}\0".encode() + file.read(_WHOLE))
                 if size > _WHOLE:
                     file.seek(-_WHOLE // 2, os.SEEK_END)
-                    whole.update(file.read())
-    return whole.hexdigest()
+                    hasher.update(file.read())
+    return hasher.hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,20 +30,20 @@ class Folders:
     """The tasks of a folder, and what holds for all of them.
 
     Args:
-        tasks: The folder.
-        sandbox: The settings of the source of sandboxes.
+        tasks: Folder of tasks.
+        sandbox: Settings of the source of sandboxes.
         network: ``none``, or ``task``.
-        agent_timeout: Seconds for an agent whose task does not say.
+        agent_timeout: Seconds for the agent if a task does not set them.
         held_out: Share of the tasks that are for evaluation.
-        only: Patterns of ids.
-        skip: Patterns of ids.
-        reward_key: Which of several keys is the reward.
-        host_env: Variables of this machine that tasks may take over.
-        keep_changes: Patterns of ids.
-        keep_running: Patterns of ids.
+        only: Patterns of ids to use.
+        skip: Patterns of ids to skip.
+        reward_key: Key of the reward where there are several.
+        host_env: Names of this machine's environment variables that tasks may use.
+        keep_changes: Patterns of ids whose tests run in the agent's container as it is.
+        keep_running: Patterns of ids whose tests run beside what the agent left running.
 
     Raises:
-        ConfigError: An argument cannot be used.
+        ConfigError: If an argument cannot be used.
     """
 
     def __init__(
@@ -70,9 +69,11 @@ class Folders:
         self.held_out = held_out
         self.keep_changes, self.keep_running = tuple(keep_changes), tuple(keep_running)
         self.source = sandbox_source(sandbox)
-        names = {field.name for field in fields(Limits)}
-        given = sandbox if isinstance(sandbox, Mapping) else {}
-        self._defaults = {name: value for name, value in given.items() if name in names}
+        limit_names = {field.name for field in fields(Limits)}
+        sandbox_args = sandbox if isinstance(sandbox, Mapping) else {}
+        self._defaults = {
+            name: value for name, value in sandbox_args.items() if name in limit_names
+        }
         folder = Path(tasks).expanduser().absolute()
         self.folders = {task.id: task for task in read_tasks(folder, only, skip)}
         self._splits = {id: _split(task) for id, task in self.folders.items()}
@@ -82,25 +83,25 @@ class Folders:
             reward_key=reward_key,
             host_env=tuple(host_env),
             spec=self.spec,
-            open=self._open,
+            open=self.source.open,
         )
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield the tasks of a split.
 
         Raises:
-            ConfigError: There are none.
+            ConfigError: If the split has no tasks.
         """
-        chosen = [task for task in self.folders.values() if self._in(task, split)]
-        if not chosen and split == "train" and self.held_out is None:
+        selected = [task for task in self.folders.values() if self._in(task, split)]
+        if not selected and split == "train" and self.held_out is None:
             raise ConfigError(
                 "nothing says which tasks are for training: write held_out = 0.2 to keep a fifth "
                 "for evaluation, held_out = 0 to train on all of them, or "
                 '[metadata] split = "train" in their task.toml'
             )
-        if not chosen:
+        if not selected:
             raise ConfigError(f"no task is left for the {split} split; change held_out")
-        for task in chosen:
+        for task in selected:
             info = {"metadata": dict(task.metadata), "digest": digest(task.path)}
             yield Task(task.id, task.parts[0].instruction, info=info)
 
@@ -111,15 +112,15 @@ class Folders:
             return marked == split if any(self._splits.values()) else split == "eval"
         if not self.held_out:
             return True
-        drawn = hashlib.blake2b(task.id.encode(), digest_size=8).digest()
-        held_out = int.from_bytes(drawn) < self.held_out * 2**64
+        hashed = hashlib.blake2b(task.id.encode(), digest_size=8).digest()
+        held_out = int.from_bytes(hashed) < self.held_out * 2**64
         return held_out == (split == "eval")
 
     def folder_of(self, task: Task) -> TaskFolder:
         """Return a task's folder.
 
         Raises:
-            ConfigError: It is not among these.
+            ConfigError: If the task is not in this folder.
         """
         if task.id not in self.folders:
             raise ConfigError(f"there is no task {task.id!r} in this folder of tasks")
@@ -129,7 +130,7 @@ class Folders:
         """Return what a container is made from.
 
         Raises:
-            ConfigError: A variable that the task asks for is not there.
+            ConfigError: If an environment variable that the task asks for is not set.
         """
         return container_of(
             task,
@@ -152,8 +153,8 @@ class Folders:
         return Trial(
             folder,
             self.rules,
-            keep_changes=any(fnmatchcase(folder.id, each) for each in self.keep_changes),
-            keep_running=any(fnmatchcase(folder.id, each) for each in self.keep_running),
+            keep_changes=any(fnmatchcase(folder.id, pattern) for pattern in self.keep_changes),
+            keep_running=any(fnmatchcase(folder.id, pattern) for pattern in self.keep_running),
             folder=artifacts,
         )
 
@@ -166,33 +167,30 @@ class Folders:
         """Check that the tests can have containers of their own; say what tasks do not get.
 
         Raises:
-            ConfigError: They cannot; names the field.
+            ConfigError: If the source of sandboxes cannot provide them; names the field.
         """
         for task in self.folders.values():
             for part in task.parts:
                 if part.own is not None:
                     self.source.check_spec(self.spec(task, part.own, part.verifier.user))
-        asking = [
+        networked = [
             task.id
             for task in self.folders.values()
             if any(part.agent.allow or part.verifier.allow for part in task.parts)
         ]
-        if asking and not self.rules.network:
+        if networked and not self.rules.network:
             log.warning(
                 "%d of %d tasks ask for a network, %r among them, and get none (that is the "
                 'format\'s default); to give them what they ask for, network = "task"',
-                len(asking),
+                len(networked),
                 len(self.folders),
-                asking[0],
+                networked[0],
             )
-
-    def _open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
-        return self.source.open(spec)
 
 
 def _split(task: TaskFolder) -> str:
-    said = task.metadata.get("split")
-    return HELD_OUT.get(said, "") if isinstance(said, str) else ""
+    split = task.metadata.get("split")
+    return HELD_OUT.get(split, "") if isinstance(split, str) else ""
 
 
 async def itself(sandbox: Sandbox) -> Sandbox:

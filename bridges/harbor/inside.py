@@ -27,9 +27,9 @@ from vf.traces.task import Task
 from vf.traces.trace import Trace
 
 FOLDER = "/opt/agent"
-GIVEN = "/opt/vf"  # where a program finds what it is given
-MOST_OUTPUT = 100_000  # characters of what a program prints that are recorded
-_LONGEST = 7 * 24 * 3600.0  # seconds: who waits has a clock that stands while the model answers
+INPUT = "/opt/vf"  # the folder of the program's input
+MAX_OUTPUT = 100_000  # characters of what a program prints that are recorded
+_TIMEOUT = 7 * 24 * 3600.0  # seconds: the caller has a clock that pauses while the model answers
 
 
 def program_folders(
@@ -43,15 +43,15 @@ def program_folders(
     """Return task folders as an environment, for a program inside the container.
 
     Args:
-        folders: The tasks.
-        command: The program; see :func:`~vf.environments.agents.program.program`.
-        folder: Its own files.
-        env: Further variables.
+        folders: Tasks of the environment.
+        command: Command of the program; see :func:`~vf.environments.agents.program.program`.
+        folder: Folder of the program's own files.
+        env: Additional environment variables.
         max_turns: Maximum answers of the model in one episode.
         max_tokens: Maximum tokens sampled in one episode; None for no limit.
 
     Raises:
-        ConfigError: An argument cannot be used.
+        ConfigError: If an argument cannot be used.
     """
     program = Program(command, sandbox=folders.source, folder=folder, env=env)
     return AgentEnvironment(
@@ -77,7 +77,7 @@ class Inside:
         """Say what the tasks do not get; the program is the image's, or comes along.
 
         Raises:
-            ConfigError: A task's tests cannot have the container that they ask for.
+            ConfigError: If a task's tests cannot have the container that they ask for.
         """
         self._folders.check()
 
@@ -119,20 +119,20 @@ class Attempt:
             shared = EpisodeSandbox.of(episode, self._source)
             sandbox = await shared.use(itself)
             await trial.begin(sandbox, shared.close)
-            await self._bring()
+            await self._copy_program()
             url = urlsplit(self._endpoint.url)
             port = await sandbox.forward((url.hostname or "", url.port or 80))
         endpoint = replace(self._endpoint, url=url._replace(netloc=f"127.0.0.1:{port}").geturl())
         while True:
-            printed = await self._work(endpoint)
+            output = await self._run_program(endpoint)
             await trial.verify()
             if trial.over:
-                return printed
+                return output
 
-    async def _bring(self) -> None:
+    async def _copy_program(self) -> None:
         """Copy the program's own files in."""
         sandbox, program = self._trial.sandbox, self._program
-        folders = f"{FOLDER} {GIVEN}"
+        folders = f"{FOLDER} {INPUT}"
         await container.as_root(sandbox, f"mkdir -p {folders} && chmod 777 {folders}")
         try:
             if program.folder is not None:
@@ -142,23 +142,23 @@ class Attempt:
         except (OSError, ValueError) as error:
             raise ConfigError(f"the agent's files cannot be copied in: {error}") from error
 
-    async def _work(self, endpoint: Endpoint) -> str:
+    async def _run_program(self, endpoint: Endpoint) -> str:
         trial, part = self._trial, self._trial.part
         task = Task(self._task.id, part.instruction, info=self._task.info)
-        file = f"{GIVEN}/task.json"
-        described = {"id": task.id, "prompt": task.prompt, "info": task.info}
-        await trial.sandbox.write_file(file, json.dumps(described))
+        file = f"{INPUT}/task.json"
+        task_fields = {"id": task.id, "prompt": task.prompt, "info": task.info}
+        await trial.sandbox.write_file(file, json.dumps(task_fields))
         command = placeholders.fill(
             self._program.command, placeholders.values(task, endpoint, file)
         )
         command = [f"{FOLDER}/{item}" if self._is_own(item) else item for item in command]
         env = {**endpoint.environ(), "VF_TASK": file, "VF_AGENT": FOLDER, **self._program.env}
-        done = await trial.sandbox.exec(command, env=env, timeout=_LONGEST, max_output=MOST_OUTPUT)
-        printed = writable(done.stdout)
-        record = {"exit_code": done.returncode, "stderr": writable(done.stderr)}
+        result = await trial.sandbox.exec(command, env=env, timeout=_TIMEOUT, max_output=MAX_OUTPUT)
+        output = writable(result.stdout)
+        record = {"exit_code": result.returncode, "stderr": writable(result.stderr)}
         self._episode.info["program"] = record
-        self._episode.info["output"] = printed
-        return printed
+        self._episode.info["output"] = output
+        return output
 
     def _is_own(self, item: str) -> bool:
         """Return whether an argument names one of the program's own files."""

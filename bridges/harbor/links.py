@@ -13,34 +13,34 @@ from vf.bridges.harbor.model import SOLUTION, TESTS, VERIFIER
 from vf.sandbox.trees import Tree, within
 
 # Nothing of this exists in what the agent sees; /proc and the rest have other content for others.
-THEIRS = (TESTS, SOLUTION, VERIFIER, "/proc", "/dev/fd", "/dev/stdin")
-MOST_HOPS = 40  # as in the kernel
+TEST_PATHS = (TESTS, SOLUTION, VERIFIER, "/proc", "/dev/fd", "/dev/stdin")
+MAX_HOPS = 40  # as in the kernel
 
 
-def links_to_theirs(tree: Tree) -> set[str]:
+def links_to_tests(tree: Tree) -> set[str]:
     """Return the links that lead to what is the tests', also by way of other links of the tree."""
     links = (path for path, entry in tree.items() if entry.kind == tarfile.SYMTYPE)
-    return {path for path in links if _leads_there(tree, path)}
+    return {path for path in links if _leads_to_tests(tree, path)}
 
 
-def _leads_there(tree: Tree, link: str) -> bool:
-    todo, place, hops = deque(link.split("/")), "", 0
-    while todo:
-        name = todo.popleft()
+def _leads_to_tests(tree: Tree, link: str) -> bool:
+    components, path, hops = deque(link.split("/")), "", 0
+    while components:
+        name = components.popleft()
         if name in ("", "."):
             continue
         if name == "..":
-            place = place.rpartition("/")[0]
+            path = path.rpartition("/")[0]
             continue
-        place = f"{place}/{name}"
-        if within(place, THEIRS):
+        path = f"{path}/{name}"
+        if within(path, TEST_PATHS):
             return True
-        entry = tree.get(place)
+        entry = tree.get(path)
         if entry is None or entry.kind != tarfile.SYMTYPE:
             continue
         hops += 1
-        if hops > MOST_HOPS:
+        if hops > MAX_HOPS:
             return False  # nothing opens it
-        place = "" if entry.content.startswith("/") else place.rpartition("/")[0]
-        todo.extendleft(reversed(entry.content.split("/")))
+        path = "" if entry.content.startswith("/") else path.rpartition("/")[0]
+        components.extendleft(reversed(entry.content.split("/")))
     return False

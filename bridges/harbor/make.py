@@ -37,8 +37,8 @@ def harbor(
 
     Args:
         tasks: A folder that is a task, or contains tasks at any depth.
-        sandbox: Where containers run; see :func:`~vf.sandbox.hosting.source.sandbox_source`. Its
-            limits hold where a task says none.
+        sandbox: Source of the containers; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
+            Its limits apply where a task sets none.
         network: ``"none"``: no container reaches anything. ``"task"``: each phase of a task reaches
             what it asks for, through a proxy; what asks for nothing gets all public hosts, which is
             the format's default.
@@ -47,7 +47,7 @@ def harbor(
             decides, and if none has one, all of them are for evaluation.
         only: Patterns of the ids of tasks to use, such as ``"easy/*"``; by default all.
         skip: Patterns of the ids of tasks to skip without reading them.
-        tools: What the model gets: ``bash``, ``files`` (to list, read, write and edit them).
+        tools: Tools of the model: ``bash``, ``files`` (to list, read, write and edit them).
         command: A program that works on the tasks inside their containers, in place of the tools;
             see :func:`vf.environments.agents.program.program` for what it is given.
         folder: The program's own files, copied to ``/opt/agent``; ``command`` may name them.
@@ -57,7 +57,7 @@ def harbor(
         bash_timeout: Seconds for one command of the model's.
         max_turns: Maximum answers of the model in one episode.
         max_tokens: Maximum tokens sampled in one episode; None for no limit.
-        reward_key: Which key of a ``reward.json`` with several is the reward.
+        reward_key: Key of the reward in a ``reward.json`` with several.
         host_env: Names of this machine's environment variables that tasks may use as ``${NAME}``.
         keep_changes: Patterns of the ids of tasks whose point it is to change the system outside of
             the work folder: their tests run in the agent's container as it is.
@@ -66,7 +66,7 @@ def harbor(
             processes can act while they run.
 
     Raises:
-        ConfigError: An argument cannot be used, or a task; names file and key.
+        ConfigError: If an argument or a task cannot be used; names file and key.
     """
     folders = Folders(
         tasks,

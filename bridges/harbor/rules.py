@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from vf.bridges.harbor.model import TaskFolder, World
-from vf.bridges.harbor.seen import Known
+from vf.bridges.harbor.work import ImageFacts
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.spec import SandboxSpec
 
@@ -18,12 +18,12 @@ class Rules:
 
     Attributes:
         network: Whether tasks get the network that they ask for.
-        agent_timeout: Seconds for an agent whose task does not say.
-        reward_key: Which of several keys is the reward.
-        host_env: Variables of this machine that tasks may take over.
+        agent_timeout: Seconds for the agent if a task does not set them.
+        reward_key: Key of the reward where there are several.
+        host_env: Names of this machine's environment variables that tasks may use.
         spec: Makes the spec of a container, for a user.
         open: Opens a sandbox.
-        known: What is known of the tasks' images.
+        image_facts: Facts about the tasks' images.
     """
 
     network: bool
@@ -32,4 +32,4 @@ class Rules:
     host_env: Sequence[str]
     spec: Callable[[TaskFolder, World, str | None], SandboxSpec]
     open: Callable[[SandboxSpec], AbstractAsyncContextManager[Sandbox]]
-    known: dict[SandboxSpec, Known] = field(default_factory=dict)
+    image_facts: dict[SandboxSpec, ImageFacts] = field(default_factory=dict)

@@ -28,8 +28,8 @@ def task_reward(trace: Trace) -> float:
 
 def verified(trace: Trace) -> float:
     """1 if the tests of every part that was begun said something, 0 otherwise."""
-    found = trace.info.get(INFO, {})
-    records = [*found.get("steps", {}).values()] or [found]
+    info = trace.info.get(INFO, {})
+    records = [*info.get("steps", {}).values()] or [info]
     return float(all(record.get("rewards") for record in records))
 
 
@@ -50,7 +50,7 @@ class FolderRubric(Rubric):
         """Verify, and score.
 
         Raises:
-            InfrastructureError: A container is lost.
+            InfrastructureError: If a container is lost.
         """
         if self._verify is not None:
             await self._verify(trace)

@@ -18,7 +18,7 @@ PROXY_PORT = 3128  # on the loopback inside, where a task may have a way out
 # Where a task says nothing; it may use all of its memory for temporary files, almost.
 DISK = 10 * 2**30
 PIDS, FILES = 512, 50_000
-MOST_TMP = 2**30
+MAX_TMP = 2**30
 HOUR = 3600.0
 SETUP = 600.0  # seconds for everything but the phases: the build does not count
 _TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
@@ -37,19 +37,20 @@ def container_of(
     """Return what a container of a task is made from.
 
     Args:
-        task: The task.
-        world: What it says of this container.
-        user: Whom programs run as; None for the image's user.
-        seconds: How long it is needed, the model's answers not counted.
-        host_env: Variables of this machine that tasks may take over.
-        defaults: Limits where the task says none, by the names of
+        task: Task of the container.
+        world: Settings of this container.
+        user: User whose identity programs have; None for the image's user.
+        seconds: Seconds that it is needed, the model's answers not counted.
+        host_env: Names of this machine's environment variables that tasks may use.
+        defaults: Limits where the task sets none, by the names of
             :class:`~vf.sandbox.contract.Limits`.
-        outside: Whether there may be a way out: programs then find the proxy in their environment.
+        outside: Whether tasks may reach a network: programs then find the proxy in their
+            environment.
 
     Raises:
-        ConfigError: A variable is not there, or may not be taken over.
+        ConfigError: If an environment variable is not set, or may not be used.
     """
-    env = resolved(world.env, f"{task.path}: environment.env", host_env)
+    env = resolve_env(world.env, f"{task.path}: environment.env", host_env)
     if outside:
         env = {**Proxy.environ(PROXY_PORT, direct=_beside(world)), **env}
     return SandboxSpec(
@@ -75,17 +76,17 @@ def _beside(world: World) -> list[str]:
 
 
 def _limits(world: World, seconds: float, defaults: Mapping[str, Any]) -> Limits:
-    said = {"memory": world.memory, "cpus": world.cpus, "disk": world.storage}
-    given: dict[str, Any] = {"memory": MEMORY, "cpus": CPUS, "disk": DISK}
-    given |= {"pids": PIDS, "files": FILES, **defaults}
-    given |= {name: value for name, value in said.items() if value is not None}
-    files = min(given["memory"] // 4, MOST_TMP)  # of what is held in memory, such as /tmp
-    given.setdefault("tmp", files)
-    given.setdefault("workspace", files)
+    own = {"memory": world.memory, "cpus": world.cpus, "disk": world.storage}
+    limits: dict[str, Any] = {"memory": MEMORY, "cpus": CPUS, "disk": DISK}
+    limits |= {"pids": PIDS, "files": FILES, **defaults}
+    limits |= {name: value for name, value in own.items() if value is not None}
+    in_memory = min(limits["memory"] // 4, MAX_TMP)  # bytes of files in memory, such as /tmp
+    limits.setdefault("tmp", in_memory)
+    limits.setdefault("workspace", in_memory)
     # A model may take as long as its tools; equal lifetimes let tasks share a pool.
     hours = max(1.0, -(-(2 * (seconds + SETUP)) // HOUR))
-    given.setdefault("lifetime", hours * HOUR)
-    return Limits(**given)
+    limits.setdefault("lifetime", hours * HOUR)
+    return Limits(**limits)
 
 
 def seconds_of(task: TaskFolder, agent_timeout: float) -> float:
@@ -100,28 +101,27 @@ def agent_seconds(part: Part, agent_timeout: float) -> float:
     return agent_timeout if part.agent.seconds is None else part.agent.seconds
 
 
-def resolved(env: Mapping[str, str], where: str, host_env: Collection[str]) -> dict[str, str]:
+def resolve_env(env: Mapping[str, str], where: str, host_env: Collection[str]) -> dict[str, str]:
     """Return variables with those of this machine in place of ``${NAME}``.
 
-    A task may ask for any variable, a key of yours among them, and its container would have it. So
-    only those that are named are taken over; of another one, the default in ``${NAME:-default}`` is
-    taken.
+    A task may ask for any variable, even one of your keys, and its container would have it. So only
+    those in ``host_env`` are used; for another one, the default in ``${NAME:-default}`` is.
 
     Raises:
-        ConfigError: A variable is not set, or not named, and has no default.
+        ConfigError: If a variable is not set, or may not be used, and has no default.
     """
-    found = {}
+    values = {}
     for name, value in env.items():
         if (match := _TEMPLATE.fullmatch(value)) is None:
-            found[name] = value
+            values[name] = value
             continue
-        theirs, default = match[1], match[2]
-        ours = os.environ.get(theirs) if theirs in host_env else None
-        if ours is None and default is None:
-            what = "is not set" if theirs in host_env else "is not in env.args.host_env"
+        source, default = match[1], match[2]
+        host_value = os.environ.get(source) if source in host_env else None
+        if host_value is None and default is None:
+            reason = "is not set" if source in host_env else "is not in env.args.host_env"
             raise ConfigError(
-                f"{where}.{name} asks for this machine's variable {theirs}, which {what}; "
-                + ("set it" if theirs in host_env else f'to pass it on, host_env = ["{theirs}"]')
+                f"{where}.{name} asks for this machine's variable {source}, which {reason}; "
+                + ("set it" if source in host_env else f'to pass it on, host_env = ["{source}"]')
             )
-        found[name] = default if ours is None else ours
-    return found
+        values[name] = default if host_value is None else host_value
+    return values

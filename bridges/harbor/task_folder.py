@@ -51,15 +51,16 @@ def read_task(path: Path, id: str) -> TaskFolder:
     """Read one task.
 
     Args:
-        path: Its folder.
-        id: What it is called.
+        path: Folder of the task.
+        id: Id of the task.
 
     Raises:
-        ConfigError: A key or a file is missing, wrong or not supported; names file and key.
+        ConfigError: If a key or a file is missing, wrong or not supported; names file and key.
     """
     toml = checked_toml(path / TOML)
     for name in refused(path, [step.name for step in toml.steps]):
-        raise ConfigError(f"{path / name}: {_why(name)} is not supported; remove the file")
+        feature = REFUSED.get(name) or REFUSED[name.rpartition("/")[2]]
+        raise ConfigError(f"{path / name}: {feature} is not supported; remove the file")
     where = path / TOML
     world = _world(toml.environment, path / "environment", f"{where}: environment")
     if toml.steps:
@@ -86,7 +87,8 @@ def checked_toml(path: Path) -> TaskToml:
     """Return the content of a ``task.toml``.
 
     Raises:
-        ConfigError: It cannot be used. All problems are listed, one per line, with the file.
+        ConfigError: If the file cannot be used. All problems are listed, one per line, with the
+            file.
     """
     raw = read_toml(path)
     try:
@@ -106,10 +108,6 @@ def refused(path: Path, steps: list[str]) -> Iterator[str]:
         names += [f"steps/{step}/{name}" for name in ("trajectory.json", ".harborignore")]
         names += [f"steps/{step}/{name}/.harborignore" for name in ("tests", "solution")]
     return (name for name in names if (path / name).exists())
-
-
-def _why(name: str) -> str:
-    return REFUSED.get(name) or REFUSED[name.rpartition("/")[2]]
 
 
 def without_canary(text: str) -> str:
@@ -160,12 +158,12 @@ def _world(table: EnvironmentTable, folder: Path, where: str) -> World:
 
 def _variables(table: EnvironmentTable) -> dict[str, str]:
     """Return what Compose files of the format count on: they are one layer of several there."""
-    found = {"CONTEXT_DIR": ".", "MAIN_IMAGE_NAME": "main", "TEST_DIR": TESTS}
-    found["CPUS"] = f"{table.cpus or CPUS:g}"
-    found["MEMORY"] = f"{table.memory_mb or MEMORY // MIB}M"
+    variables = {"CONTEXT_DIR": ".", "MAIN_IMAGE_NAME": "main", "TEST_DIR": TESTS}
+    variables["CPUS"] = f"{table.cpus or CPUS:g}"
+    variables["MEMORY"] = f"{table.memory_mb or MEMORY // MIB}M"
     for name, folder in {"VERIFIER_LOGS": VERIFIER, "AGENT_LOGS": AGENT_LOGS}.items():
-        found |= {f"ENV_{name}_PATH": folder, f"HOST_{name}_PATH": OWN_FOLDER}
-    return found | {"ENV_ARTIFACTS_PATH": ARTIFACTS, "HOST_ARTIFACTS_PATH": OWN_FOLDER}
+        variables |= {f"ENV_{name}_PATH": folder, f"HOST_{name}_PATH": OWN_FOLDER}
+    return variables | {"ENV_ARTIFACTS_PATH": ARTIFACTS, "HOST_ARTIFACTS_PATH": OWN_FOLDER}
 
 
 def _part(path: Path, toml: TaskToml, world: World, step: StepTable | None) -> Part:
@@ -178,11 +176,11 @@ def _part(path: Path, toml: TaskToml, world: World, step: StepTable | None) -> P
     env: dict[str, str] = {}
     for verifier in reversed(verifiers):
         env |= verifier.env
-    collect = [hook for each in reversed(verifiers) for hook in each.collect]
+    collect = [hook for verifier in reversed(verifiers) for hook in verifier.collect]
     artifacts = [*toml.artifacts, *(step.artifacts if step else [])]
-    if not any(each.source.rstrip("/") == ARTIFACTS for each in artifacts):
+    if not any(artifact.source.rstrip("/") == ARTIFACTS for artifact in artifacts):
         artifacts.insert(0, Artifact(source=ARTIFACTS))
-    services = [*(each.service for each in collect), *(each.service for each in artifacts)]
+    services = [*(hook.service for hook in collect), *(artifact.service for artifact in artifacts)]
     _check_services(path, world, services)
     return Part(
         name=step.name if step else "",
@@ -201,19 +199,19 @@ def _part(path: Path, toml: TaskToml, world: World, step: StepTable | None) -> P
     )
 
 
-def _check_services(path: Path, world: World, named: Sequence[str | None]) -> None:
+def _check_services(path: Path, world: World, names: Sequence[str | None]) -> None:
     """Check that there are the services that hooks and artifacts are of."""
-    others = [name for name in named if name not in (None, world.main)]
+    others = [name for name in names if name not in (None, world.main)]
     if not others:
         return
     if world.compose is None:
         raise ConfigError(f"{path / TOML}: service {others[0]!r}: the task has no Compose file")
-    known = [side.name for side in read_compose(world.compose, world.variables).sides]
+    services = [side.name for side in read_compose(world.compose, world.variables).sides]
     for name in others:
-        if name not in known:
+        if name not in services:
             raise ConfigError(
                 f"{path / TOML}: service {name!r} is none of {world.compose}."
-                f"{did_you_mean(str(name), known)}"
+                f"{did_you_mean(str(name), services)}"
             )
 
 
@@ -240,14 +238,14 @@ def _own_world(path: Path, toml: TaskToml, step: StepTable | None) -> tuple[Worl
     """Return the tests' own container, and whether its image holds the tests."""
     tables = [("verifier", toml.verifier, path / "tests")]
     if step is not None:
-        place = f"steps[{toml.steps.index(step)}].verifier"
-        tables.insert(0, (place, step.verifier, path / "steps" / step.name / "tests"))
+        key = f"steps[{toml.steps.index(step)}].verifier"
+        tables.insert(0, (key, step.verifier, path / "steps" / step.name / "tests"))
     mode = next((table.mode for _, table, _ in tables if table.mode), "shared")
     if mode == "shared":
         return None, False
-    resources = next((each.environment for _, each, _ in tables if each.environment), None)
-    for place, table, folder in tables:
-        where = f"{path / TOML}: {place}.environment"
+    resources = next((table.environment for _, table, _ in tables if table.environment), None)
+    for key, table, folder in tables:
+        where = f"{path / TOML}: {key}.environment"
         image = table.environment.docker_image if table.environment else None
         here = any((folder / name).is_file() for name in (COMPOSE, DOCKERFILE))
         if image or here:
@@ -261,20 +259,20 @@ def _own_world(path: Path, toml: TaskToml, step: StepTable | None) -> tuple[Worl
 
 def _tests(path: Path, folder: Path, env: dict[str, str]) -> Script:
     """Return the tests: the task's, and a step's own on top."""
-    folders = [each / "tests" for each in dict.fromkeys([path, folder])]
-    if not any((each / "test.sh").is_file() for each in folders):
+    folders = [parent / "tests" for parent in dict.fromkeys([path, folder])]
+    if not any((parent / "test.sh").is_file() for parent in folders):
         raise ConfigError(f"there is no file {folders[-1] / 'test.sh'}, which verifies the task")
-    return Script(tuple(each for each in folders if each.is_dir()), TESTS, "test.sh", env)
+    return Script(tuple(parent for parent in folders if parent.is_dir()), TESTS, "test.sh", env)
 
 
 def _solution(path: Path, folder: Path, env: dict[str, str]) -> Script | None:
     own = folder / "solution"
-    place = own if own.is_dir() else path / "solution"
-    if not place.is_dir():
+    source = own if own.is_dir() else path / "solution"
+    if not source.is_dir():
         return None
-    if not (place / "solve.sh").is_file():
-        raise ConfigError(f"{place} holds no solve.sh; write it, or remove the folder")
-    return Script((place,), SOLUTION, "solve.sh", env)
+    if not (source / "solve.sh").is_file():
+        raise ConfigError(f"{source} holds no solve.sh; write it, or remove the folder")
+    return Script((source,), SOLUTION, "solve.sh", env)
 
 
 def _instruction(path: Path) -> str:

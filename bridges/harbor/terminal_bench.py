@@ -81,11 +81,11 @@ def read_task(path: Path, id: str) -> TaskFolder:
     """Read one task.
 
     Args:
-        path: Its folder.
-        id: What it is called.
+        path: Folder of the task.
+        id: Id of the task.
 
     Raises:
-        ConfigError: A key or a file is missing, wrong or not supported; names file and key.
+        ConfigError: If a key or a file is missing, wrong or not supported; names file and key.
     """
     where = path / YAML
     try:
@@ -99,7 +99,7 @@ def read_task(path: Path, id: str) -> TaskFolder:
     if not script.is_file():
         raise ConfigError(f"there is no file {script}, which verifies the task")
     solution = path / "solution.sh"
-    tests = [each for each in (path / "tests", script) if each.exists()]
+    tests = [source for source in (path / "tests", script) if source.exists()]
     env = {"TEST_DIR": TESTS}
     part = Part(
         name="",

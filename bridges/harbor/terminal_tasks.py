@@ -32,15 +32,15 @@ def terminal_tasks(
     one that ``vf-rl sandbox build`` makes.
 
     Args:
-        sandbox: Where containers run; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
-        levels: Which of ``easy``, ``medium`` and ``hard``.
+        sandbox: Source of the containers; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
+        levels: Levels to use, of ``easy``, ``medium`` and ``hard``.
         only: Patterns of the names of tasks to use, such as ``"fix-*"``.
         bash_timeout: Seconds for one command.
         max_turns: Maximum answers of the model in one episode.
         max_tokens: Maximum tokens sampled in one episode; None for no limit.
 
     Raises:
-        ConfigError: An argument cannot be used, or no task is left.
+        ConfigError: If an argument cannot be used, or no task is left.
     """
     unknown = [level for level in levels if level not in LEVELS]
     if unknown or not levels:

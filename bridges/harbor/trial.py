@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from vf.bridges.harbor import container
 from vf.bridges.harbor.artifacts import Keeper
 from vf.bridges.harbor.model import Part, TaskFolder, World
-from vf.bridges.harbor.put_back import named, put_back, read_names
+from vf.bridges.harbor.put_back import put_back, read_names, trace_paths
 from vf.bridges.harbor.rules import Rules
-from vf.bridges.harbor.seen import IN_MEMORY, Work, kept, look
-from vf.bridges.harbor.specs import PROXY_PORT, agent_seconds, resolved
+from vf.bridges.harbor.specs import PROXY_PORT, agent_seconds, resolve_env
 from vf.bridges.harbor.verdict import Verdict, combine
 from vf.bridges.harbor.verifying import run_tests
+from vf.bridges.harbor.work import IN_MEMORY, Work, inspect_image, paths_for_tests
 from vf.runtime.errors import ConfigError, EnvironmentFailure
 from vf.runtime.own_deadline import own_deadline
 from vf.sandbox.audit import Auditable
@@ -27,11 +27,11 @@ from vf.sandbox.services.opening import Services
 from vf.sandbox.services.proxy import Proxy
 from vf.sandbox.spec import SandboxSpec
 
-MOST_OUTPUT = 8000  # characters of what tests print that are recorded: the last ones
+MAX_OUTPUT = 8000  # characters of what tests print that are recorded: the last ones
 SETUP_TIMEOUT = 300.0  # seconds for a step's setup.sh
 
 
-Leave = Callable[[], Awaitable[None]]
+Release = Callable[[], Awaitable[None]]
 AGENTS = "the agent's container"
 
 
@@ -39,11 +39,11 @@ async def _stay() -> None:
     """Leave a container as it is: it is needed later."""
 
 
-class Place(NamedTuple):
+class OpenContainer(NamedTuple):
     """A container, and what destroys it when nobody needs it any more."""
 
     sandbox: Sandbox
-    leave: Leave
+    release: Release
 
 
 @dataclass(slots=True)
@@ -51,14 +51,14 @@ class Trial:
     """One episode of one task.
 
     Attributes:
-        task: The task.
-        rules: What holds for all tasks.
+        task: Task of the episode.
+        rules: Rules for all tasks.
         keep_changes: Whether the tests run in the agent's container, with all that it changed.
         keep_running: Whether they run there beside what the agent left running.
-        folder: Where artifacts are kept; None to keep none.
+        folder: Folder in which artifacts are kept; None to keep none.
         used: Whether anything of the agent's may have run in its container.
         info: What is recorded of the episode, under ``harbor`` in ``Trace.info``.
-        verdicts: Of the parts that were verified.
+        verdicts: Verdicts of the parts that were verified.
     """
 
     task: TaskFolder
@@ -71,7 +71,7 @@ class Trial:
     verdicts: list[Verdict] = field(default_factory=list)
     _sandbox: Sandbox | None = None
     _names: dict[str, bytes | None] = field(default_factory=dict)
-    _leave: Leave = _stay
+    _release: Release = _stay
     _proxy: Proxy | None = None
     _services: Services | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -107,23 +107,25 @@ class Trial:
     @property
     def rewards(self) -> dict[str, float]:
         """What the tests said, by key: the mean of all parts, or the last one's."""
-        found = list(self.verdicts)[-1:] if self.task.strategy == "final" else self.verdicts
-        keys = dict.fromkeys(key for verdict in found for key in verdict.rewards)
+        verdicts = list(self.verdicts)[-1:] if self.task.strategy == "final" else self.verdicts
+        keys = dict.fromkeys(key for verdict in verdicts for key in verdict.rewards)
         count = len(self.task.parts) if self.task.strategy == "mean" else 1
-        return {key: sum(each.rewards.get(key, 0.0) for each in found) / count for key in keys}
+        return {
+            key: sum(verdict.rewards.get(key, 0.0) for verdict in verdicts) / count for key in keys
+        }
 
     def record(self) -> dict[str, Any]:
         """Return what is recorded of the episode."""
-        found = {**self.info, "reward": self.reward, "keys": self.rewards}
+        record = {**self.info, "reward": self.reward, "keys": self.rewards}
         if self._proxy is not None:
-            found["network"] = asdict(self._proxy.stats())
+            record["network"] = asdict(self._proxy.stats())
         if self._services is not None:
             logs = self._services.logs()
-            found["services"] = {name: log[-MOST_OUTPUT:] for name, log in logs.items()}
-        return found
+            record["services"] = {name: log[-MAX_OUTPUT:] for name, log in logs.items()}
+        return record
 
     @property
-    def _lives_on(self) -> bool:
+    def _needs_processes(self) -> bool:
         """Whether the tests need what the agent left running, or the services beside it."""
         return self.keep_running or self.task.world.compose is not None
 
@@ -135,7 +137,7 @@ class Trial:
         return [*IN_MEMORY, *(self._services.own_mounts if self._services else ())]
 
     @property
-    def _most_copied(self) -> int:
+    def _max_copied(self) -> int:
         """Bytes of the agent's files that this machine may have to keep for a while."""
         limits = self._spec(self.task.world).limits
         assert limits is not None
@@ -146,25 +148,26 @@ class Trial:
         """The agent's container.
 
         Raises:
-            EnvironmentFailure: It has not been opened.
+            EnvironmentFailure: If the container has not been opened.
         """
         if self._sandbox is None:
             raise EnvironmentFailure("the task's container is not open")
         return self._sandbox
 
-    async def begin(self, sandbox: Sandbox, leave: Leave) -> None:
+    async def begin(self, sandbox: Sandbox, release: Release) -> None:
         """Make a fresh container ready for the agent.
 
         Args:
-            sandbox: The container.
-            leave: Destroys it. Called once the tests have a container of their own, if the agent
+            sandbox: Container for the agent.
+            release: Destroys it. Called once the tests have a container of their own, if the agent
                 does not need its own any more.
 
         Raises:
-            EnvironmentFailure: It does not get ready. Nothing of the agent's has run in it.
-            SandboxError: It is lost.
+            EnvironmentFailure: If the container does not get ready. Nothing of the agent's has run
+                in it.
+            SandboxError: If the container is lost.
         """
-        self._sandbox, self._leave = sandbox, leave
+        self._sandbox, self._release = sandbox, release
         if self.task.world.compose is not None:
             self._services = Services.beside(sandbox)
         with own_deadline():
@@ -172,12 +175,12 @@ class Trial:
                 self._proxy = await self._stack.enter_async_context(Proxy(self.task.world.allow))
             await self._ready(sandbox)
             spec = self._spec(self.task.world)
-            if spec not in self.rules.known:
+            if spec not in self.rules.image_facts:
                 users = {part.verifier.user or container.ROOT for part in self.task.parts}
-                self.rules.known[spec] = await look(sandbox, users)
+                self.rules.image_facts[spec] = await inspect_image(sandbox, users)
             if problem := await self._prepare(sandbox, self.part):
                 raise EnvironmentFailure(f"task {self.task.id!r}: {problem}")
-            if self._lives_on:
+            if self._needs_processes:
                 self._names = await read_names(sandbox)
 
     async def _ready(self, sandbox: Sandbox) -> None:
@@ -187,7 +190,7 @@ class Trial:
             await sandbox.forward(self._proxy.address, port=PROXY_PORT)
         await container.make_folders(sandbox)
         if self.task.world.healthcheck is not None:
-            problem = await container.healthy(sandbox, self.task.world.healthcheck)
+            problem = await container.wait_until_healthy(sandbox, self.task.world.healthcheck)
             if problem:
                 raise EnvironmentFailure(f"task {self.task.id!r}: {problem}")
 
@@ -208,7 +211,7 @@ class Trial:
         """Run the reference solution of this part.
 
         Raises:
-            ConfigError: There is none, or one of its variables is not there.
+            ConfigError: If there is no solution, or one of its variables is not set.
         """
         script = self.part.solution
         if script is None:
@@ -216,7 +219,7 @@ class Trial:
         where = f"{self.task.path}: solution.env"
         env = {
             "DEBIAN_FRONTEND": "noninteractive",
-            **resolved(script.env, where, self.rules.host_env),
+            **resolve_env(script.env, where, self.rules.host_env),
         }
         self.used = True
         with own_deadline():
@@ -224,19 +227,19 @@ class Trial:
             result = await self.sandbox.exec(
                 container.command(script), env=env, timeout=self.seconds
             )
-        said = (result.stdout + result.stderr)[-MOST_OUTPUT:]
-        self.info["solution"] = {"exit_code": result.returncode, "output": said}
+        output = (result.stdout + result.stderr)[-MAX_OUTPUT:]
+        self.info["solution"] = {"exit_code": result.returncode, "output": output}
         return result
 
     async def verify(self) -> Verdict:
         """End the agent's phase, run the tests of this part, and begin the next one, if any.
 
         Raises:
-            SandboxError: A container is lost: nothing is known about the agent's work.
+            SandboxError: If a container is lost: nothing is known about the agent's work.
         """
         part = self.part
         with own_deadline():
-            verdict, record = await self._verified(part)
+            verdict, record = await self._verify_part(part)
             self.verdicts.append(verdict)
             record |= {"rewards": dict(verdict.rewards)}
             record |= {"problem": verdict.problem} if verdict.problem else {}
@@ -253,76 +256,78 @@ class Trial:
                     record["next"] = problem
         return verdict
 
-    async def _verified(self, part: Part) -> tuple[Verdict, dict[str, Any]]:
+    async def _verify_part(self, part: Part) -> tuple[Verdict, dict[str, Any]]:
         """End all programs, have hooks collect, end, restore, and test."""
         record: dict[str, Any] = {}
         try:
             async with AsyncExitStack() as stack:
                 keeper = await stack.enter_async_context(
-                    Keeper(self.folder, self.task.id, part.name, self._most_copied)
+                    Keeper(self.folder, self.task.id, part.name, self._max_copied)
                 )
-                place = Place(self.sandbox, self._leave if part is self.task.parts[-1] else _stay)
+                current = OpenContainer(
+                    self.sandbox, self._release if part is self.task.parts[-1] else _stay
+                )
                 if not self.keep_running:
-                    await container.end_programs(place.sandbox)
+                    await container.end_programs(current.sandbox)
                 if part.collect:  # they are run by the image's programs, and may run the agent's
-                    place = await self._restored(stack, place, part, record)
-                    record |= await keeper.run_hooks(place.sandbox, part)
+                    current = await self._restore(stack, current, part, record)
+                    record |= await keeper.run_hooks(current.sandbox, part)
                     if not self.keep_running:
-                        await container.end_programs(place.sandbox)
-                record |= await keeper.collect(place.sandbox, part)
+                        await container.end_programs(current.sandbox)
+                record |= await keeper.collect(current.sandbox, part)
                 if part.own is None:
-                    place = await self._restored(stack, place, part, record)
-                    await keeper.hand_on(place.sandbox, self._in_memory or IN_MEMORY)
+                    current = await self._restore(stack, current, part, record)
+                    await keeper.copy_into(current.sandbox, self._in_memory or IN_MEMORY)
                     self._allow(part.verifier.allow)
-                    return await self._tested(place.sandbox, part, record)
-                async with self._own(part) as sandbox:
-                    await keeper.hand_on(sandbox)
-                    return await self._tested(sandbox, part, record)
-        except container.Spoilt as spoilt:
-            return Verdict(problem=str(spoilt)), record
+                    return await self._run_tests(current.sandbox, part, record)
+                async with self._tests_container(part) as sandbox:
+                    await keeper.copy_into(sandbox)
+                    return await self._run_tests(sandbox, part, record)
+        except container.Unverifiable as error:
+            return Verdict(problem=str(error)), record
 
-    async def _restored(
-        self, stack: AsyncExitStack, place: Place, part: Part, record: dict[str, Any]
-    ) -> Place:
+    async def _restore(
+        self, stack: AsyncExitStack, current: OpenContainer, part: Part, record: dict[str, Any]
+    ) -> OpenContainer:
         """Return a container with nothing of the agent's but its work and what the task keeps.
 
         A fresh one, unless the task needs the agent's own, or that is unused.
         """
-        known = self.rules.known[self._spec(self.task.world)]
-        paths = kept(part, known.workdir)
-        most = self._most_copied
-        if self.keep_changes or not known.visible:
+        image = self.rules.image_facts[self._spec(self.task.world)]
+        paths = paths_for_tests(part, image.workdir)
+        max_bytes = self._max_copied
+        if self.keep_changes or not image.visible:
             record |= {"tests_in": AGENTS, "kept": ["/"]}
-            return place
-        assert isinstance(place.sandbox, Auditable)
-        if self._lives_on:
-            done = await put_back(
-                place.sandbox, self._fresh, known, paths, self._names, most, self._in_memory
+            return current
+        assert isinstance(current.sandbox, Auditable)
+        if self._needs_processes:
+            changes = await put_back(
+                current.sandbox, self._fresh, image, paths, self._names, max_bytes, self._in_memory
             )
-            record |= {"tests_in": AGENTS, "kept": list(paths), **done}
-            return place
+            record |= {"tests_in": AGENTS, "kept": list(paths), **changes}
+            return current
         record |= {"tests_in": "a fresh container", "kept": list(paths)}
         if not (self.used or part.collect or len(self.task.parts) > 1):
-            return place
-        with Work(part, known, most) as work:
-            await work.take(place.sandbox)
-            await place.leave()  # or one waits for another's at the bound on containers
+            return current
+        with Work(part, image, max_bytes) as work:
+            await work.take(current.sandbox)
+            await current.release()  # or one waits for another's at the bound on containers
             opened = await stack.enter_async_context(AsyncExitStack())
             fresh = await opened.enter_async_context(self._fresh())
-            for each in self.task.parts[: self.task.parts.index(part) + 1]:
-                if problem := await self._prepare(fresh, each):
+            for done_part in self.task.parts[: self.task.parts.index(part) + 1]:
+                if problem := await self._prepare(fresh, done_part):
                     record["setup"] = problem  # of a step, which needs the work
             await container.end_programs(fresh)
             assert isinstance(fresh, Auditable)
             if links := await work.put(fresh):
-                record["removed"] = named(links)
-        return Place(fresh, opened.aclose)
+                record["removed"] = trace_paths(links)
+        return OpenContainer(fresh, opened.aclose)
 
-    async def _tested(
+    async def _run_tests(
         self, sandbox: Sandbox, part: Part, record: dict[str, Any]
     ) -> tuple[Verdict, dict[str, Any]]:
         where = f"{self.task.path}: verifier.env"
-        env = resolved(part.tests.env, where, self.rules.host_env)
+        env = resolve_env(part.tests.env, where, self.rules.host_env)
         verdict, result = await run_tests(
             sandbox, part, env, key=self.rules.reward_key, end=not self.keep_running
         )
@@ -330,7 +335,7 @@ class Trial:
             record["tests"] = {
                 "exit_code": result.returncode,
                 "seconds": round(result.duration, 3),
-                "output": (result.stdout + result.stderr)[-MOST_OUTPUT:],
+                "output": (result.stdout + result.stderr)[-MAX_OUTPUT:],
             }
         return verdict, record
 
@@ -345,7 +350,7 @@ class Trial:
             yield sandbox
 
     @asynccontextmanager
-    async def _own(self, part: Part) -> AsyncIterator[Sandbox]:
+    async def _tests_container(self, part: Part) -> AsyncIterator[Sandbox]:
         """Open the tests' own container."""
         assert part.own is not None
         spec = self.rules.spec(self.task, part.own, part.verifier.user)
@@ -356,7 +361,7 @@ class Trial:
                 await sandbox.forward(proxy.address, port=PROXY_PORT)
             await container.make_folders(sandbox)
             if part.own.healthcheck is not None:
-                problem = await container.healthy(sandbox, part.own.healthcheck)
+                problem = await container.wait_until_healthy(sandbox, part.own.healthcheck)
                 if problem:
                     raise EnvironmentFailure(f"task {self.task.id!r}, its tests: {problem}")
             yield sandbox
@@ -368,8 +373,8 @@ class Trial:
                 await container.end_programs(self.sandbox)
             await container.clear(self.sandbox)
             return await self._prepare(self.sandbox, self.part)
-        except container.Spoilt as spoilt:
-            return str(spoilt)
+        except container.Unverifiable as error:
+            return str(error)
 
     async def _prepare(self, sandbox: Sandbox, part: Part) -> str:
         """Put a part's files in, and run its set-up; return what went wrong, or nothing."""
@@ -380,11 +385,11 @@ class Trial:
             except OSError as error:
                 return f"the files of step {part.name!r} cannot be copied in: {error}"
         if part.setup:
-            done = await sandbox.exec(["bash", "setup.sh"], timeout=SETUP_TIMEOUT)
-            if not done.ok:
-                return f"setup.sh of step {part.name!r} failed: {container.said(done)}"
+            result = await sandbox.exec(["bash", "setup.sh"], timeout=SETUP_TIMEOUT)
+            if not result.ok:
+                return f"setup.sh of step {part.name!r} failed: {container.failure_of(result)}"
         if part.healthcheck is not None:
-            problem = await container.healthy(sandbox, part.healthcheck)
+            problem = await container.wait_until_healthy(sandbox, part.healthcheck)
             if problem:
                 return f"step {part.name!r}: {problem}"
         self._allow(part.agent.allow)

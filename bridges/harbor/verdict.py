@@ -19,8 +19,8 @@ class Verdict:
     """What became of a task, or of one of its steps.
 
     Attributes:
-        rewards: What the tests said, by key, as they said it.
-        problem: Why they said nothing that can be used; empty if they did.
+        rewards: Numbers that the tests wrote, by key.
+        problem: Reason why they wrote nothing that can be used; empty if they did.
     """
 
     rewards: Mapping[str, float] = field(default_factory=dict)
@@ -44,9 +44,9 @@ def read_rewards(text: bytes | None, table: bytes | None, key: str = KEY) -> Ver
     """Read ``reward.json``, or else ``reward.txt``.
 
     Args:
-        text: The content of ``reward.txt``; None if there is no such file.
-        table: The content of ``reward.json``, likewise.
-        key: Which of several keys is the reward.
+        text: Content of ``reward.txt``; None if there is no such file.
+        table: Content of ``reward.json``; None if there is no such file.
+        key: Key of the reward where there are several.
     """
     if table is not None:
         return _read_table(table, key)
@@ -63,21 +63,21 @@ def read_rewards(text: bytes | None, table: bytes | None, key: str = KEY) -> Ver
 
 def _read_table(table: bytes, key: str) -> Verdict:
     try:
-        found: Any = json.loads(table)
+        rewards: Any = json.loads(table)
     except (ValueError, RecursionError):
         return Verdict(problem=f"reward.json is not JSON: {_shown(table)}")
-    if not isinstance(found, dict) or not found:
+    if not isinstance(rewards, dict) or not rewards:
         return Verdict(problem=f"reward.json holds no table of rewards: {_shown(table)}")
-    for name, value in found.items():
+    for name, value in rewards.items():
         if not isinstance(value, int | float) or not _finite(value):
             return Verdict(problem=f"reward.json: {name[:100]!r} is not a number")
-    if key not in found and len(found) > 1:
-        names = ", ".join(sorted(found))[:200]
+    if key not in rewards and len(rewards) > 1:
+        names = ", ".join(sorted(rewards))[:200]
         return Verdict(
             problem=f"reward.json has no key {key!r}, but {names}; choose one by "
             "env.args.reward_key"
         )
-    return Verdict({name: float(value) for name, value in found.items()})
+    return Verdict({name: float(value) for name, value in rewards.items()})
 
 
 def _finite(value: float) -> bool:
@@ -93,10 +93,10 @@ def _shown(data: bytes) -> str:
 
 def read_pytest(output: str) -> Verdict:
     """Read what ``pytest -rA`` prints: 1 if tests passed and none did not."""
-    *_, found = [None, *_SUMMARY.finditer(output)]
-    if found is None:
+    *_, summary = [None, *_SUMMARY.finditer(output)]
+    if summary is None:
         return Verdict(problem="the tests printed no summary of pytest's; they run it with -rA")
-    results = _LINE.findall(output, found.end())
+    results = _LINE.findall(output, summary.end())
     if not results:
         return Verdict(problem="pytest's summary names no test; run it with -rA")
     return Verdict({KEY: float(set(results) == {"PASSED"})})
@@ -111,10 +111,10 @@ def combine(
     not pay.
 
     Args:
-        verdicts: Of the steps that were verified, in order.
-        parts: How many steps there are.
+        verdicts: Verdicts of the steps that were verified, in order.
+        parts: Number of steps.
         strategy: ``mean`` of all steps, or the ``final`` one's.
-        key: Which of several keys is the reward.
+        key: Key of the reward where there are several.
     """
     rewards = [verdict.reward(key) for verdict in verdicts]
     if strategy == "final":

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vf.bridges.harbor import container
-from vf.bridges.harbor.container import as_root, said
+from vf.bridges.harbor.container import as_root, failure_of
 from vf.bridges.harbor.model import VERIFIER, Part
 from vf.bridges.harbor.verdict import Verdict, read_pytest, read_rewards
 from vf.sandbox.contract import ExecResult, Sandbox
 
-MOST_REWARD = 2**20  # bytes of a reward file
-MOST_OUTPUT = 2**20  # bytes of what tests print
+MAX_REWARD_BYTES = 2**20  # bytes of a reward file
+MAX_OUTPUT = 2**20  # bytes of what tests print
 
 
 async def run_tests(
@@ -23,15 +23,15 @@ async def run_tests(
     """Put the tests in, run them, and read what they say.
 
     Args:
-        sandbox: Where.
-        part: What they belong to.
-        env: Their variables.
-        key: Which of several keys is the reward.
-        end: Whether to end what they have started before their verdict is read.
+        sandbox: Container of the tests.
+        part: Part of the task that is verified.
+        env: Environment variables of the tests.
+        key: Key of the reward where there are several.
+        end: Whether to end what the tests have started before their verdict is read.
 
     Raises:
-        Spoilt: The container does not let them run.
-        SandboxError: It is lost.
+        Unverifiable: If the container does not let the tests run.
+        SandboxError: If the container is lost.
     """
     await as_root(sandbox, f"rm -rf {VERIFIER} && mkdir -p {VERIFIER}")
     if part.verifier.user not in (None, "root", container.ROOT):
@@ -42,14 +42,14 @@ async def run_tests(
         env=env,
         user=part.verifier.user or container.ROOT,
         timeout=part.verifier.seconds or 600.0,
-        max_output=MOST_OUTPUT,
+        max_output=MAX_OUTPUT,
     )
     if result.ended or result.timed_out:
-        return Verdict(problem=f"the tests did not end: {said(result)}"), result
+        return Verdict(problem=f"the tests did not end: {failure_of(result)}"), result
     if part.verdict == "pytest":
         return read_pytest(result.stdout), result
     if end:
         await container.end_programs(sandbox)
-    text = await container.fetch(sandbox, f"{VERIFIER}/reward.txt", MOST_REWARD)
-    table = await container.fetch(sandbox, f"{VERIFIER}/reward.json", MOST_REWARD)
+    text = await container.fetch(sandbox, f"{VERIFIER}/reward.txt", MAX_REWARD_BYTES)
+    table = await container.fetch(sandbox, f"{VERIFIER}/reward.json", MAX_REWARD_BYTES)
     return read_rewards(text, table, key), result

@@ -6,7 +6,7 @@ import pytest
 
 from tests.bridges.harbor.folders import SCRIPT, MakeTask
 from tests.bridges.harbor.playing import bash, play, record
-from vf.bridges.harbor.seen import Work
+from vf.bridges.harbor.work import Work
 from vf.sandbox.audit import Auditable
 
 pytestmark = pytest.mark.usefixtures("containers")

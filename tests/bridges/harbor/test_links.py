@@ -9,7 +9,7 @@ import pytest
 
 from tests.bridges.harbor.folders import SCRIPT, MakeTask
 from tests.bridges.harbor.playing import bash, play, record
-from vf.bridges.harbor.links import links_to_theirs
+from vf.bridges.harbor.links import links_to_tests
 from vf.sandbox.trees import Entry, Tree
 
 
@@ -36,7 +36,7 @@ def tree(**links: str) -> Tree:
     ],
 )
 def test_a_link_to_what_is_the_tests(links: dict[str, str]) -> None:
-    assert links_to_theirs(tree(**links)) == {f"/app/{name}" for name in links}
+    assert links_to_tests(tree(**links)) == {f"/app/{name}" for name in links}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_link_to_what_is_the_tests(links: dict[str, str]) -> None:
     ],
 )
 def test_links_by_way_of_others(links: dict[str, str], leading: set[str]) -> None:
-    assert links_to_theirs(tree(**links)) == leading
+    assert links_to_tests(tree(**links)) == leading
 
 
 COMPARING = f"{SCRIPT}cmp -s answer.txt /tests/expected && r=1 || r=0\n" + (

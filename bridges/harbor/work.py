@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import BinaryIO, Self, TypeVar
 
-from vf.bridges.harbor.container import ROOT, Spoilt, as_root, spoiling
-from vf.bridges.harbor.links import links_to_theirs
+from vf.bridges.harbor.container import ROOT, Unverifiable, as_root, as_unverifiable
+from vf.bridges.harbor.links import links_to_tests
 from vf.bridges.harbor.model import VERIFIER, Part
 from vf.runtime.errors import SandboxError
 from vf.runtime.workers import in_thread
@@ -40,8 +40,8 @@ from vf.sandbox.trees import (
     writing,
 )
 
-MOST = 4 * 2**30  # bytes of the work, where its container may have more
-MOST_ALONE = 8  # paths that are read again one by one
+MAX_BYTES = 4 * 2**30  # bytes of the work, where its container may have more
+MAX_SINGLE_PATHS = 8  # paths that are read again one by one
 APP = "/app"  # the format's own work folder
 LOGS = "/logs"  # without the tests' own
 NO_TREE = (ValueError, tarfile.TarError)  # what an archive raises that is no tree of files
@@ -52,14 +52,14 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Known:
-    """What is known of an image.
+class ImageFacts:
+    """Facts about an image that an unused container of it shows.
 
     Attributes:
-        workdir: The working directory; empty where it has none of its own.
-        homes: The homes of those who run tests.
+        workdir: Working directory; empty where it is ``/``.
+        homes: Home folders of the users that run tests.
         visible: Whether the engine sees what is written in the container.
-        tree: All of its files, once they were needed.
+        tree: Files of the image; None until they are needed.
     """
 
     workdir: str
@@ -68,18 +68,18 @@ class Known:
     tree: Tree | None = None
 
 
-async def look(sandbox: Sandbox, users: Collection[str]) -> Known:
+async def inspect_image(sandbox: Sandbox, users: Collection[str]) -> ImageFacts:
     """Look up what has to be known of an image, in a container that no agent has used.
 
     Raises:
-        Spoilt: Its shell does not work.
-        SandboxError: It is lost.
+        Unverifiable: If the shell of the image does not work.
+        SandboxError: If the container is lost.
     """
     workdir = (await sandbox.exec(["/bin/sh", "-c", "pwd -P"])).stdout.strip()
     homes = {}
     for user in users:
-        said = await sandbox.exec(["/bin/sh", "-c", 'printf %s "$HOME"'], user=user, cwd="/")
-        homes[user] = said.stdout
+        result = await sandbox.exec(["/bin/sh", "-c", 'printf %s "$HOME"'], user=user, cwd="/")
+        homes[user] = result.stdout
     visible = isinstance(sandbox, Auditable) and not within(workdir, IN_MEMORY)
     if isinstance(sandbox, Auditable) and visible:
         mark = f"/logs/.vf-{secrets.token_hex(8)}"
@@ -89,24 +89,25 @@ async def look(sandbox: Sandbox, users: Collection[str]) -> Known:
         except FileNotFoundError:
             visible = False  # not every runtime lets its engine see what is written
         await as_root(sandbox, f"rm {mark}")
-    return Known("" if workdir == "/" else workdir, homes, visible)
+    return ImageFacts("" if workdir == "/" else workdir, homes, visible)
 
 
-def declared(part: Part) -> list[str]:
+def artifact_sources(part: Part) -> list[str]:
     """Return what a part keeps beside its work, of the agent's own container."""
-    return [each.source for each in part.artifacts if each.service in (None, "main")]
+    return [artifact.source for artifact in part.artifacts if artifact.service in (None, "main")]
 
 
-def kept(part: Part, workdir: str) -> tuple[str, ...]:
+def paths_for_tests(part: Part, workdir: str) -> tuple[str, ...]:
     """Return the folders and files of the agent's container that the tests see.
 
     None is within another, and none is held in memory.
     """
     own = [workdir] if workdir else []
-    every = {
-        str(PurePosixPath(workdir or "/", path)) for path in (*own, APP, LOGS, *declared(part))
+    paths = {
+        str(PurePosixPath(workdir or "/", path))
+        for path in (*own, APP, LOGS, *artifact_sources(part))
     }
-    return tuple(path for path in sorted(topmost(every)) if not within(path, IN_MEMORY))
+    return tuple(path for path in sorted(topmost(paths)) if not within(path, IN_MEMORY))
 
 
 class Work:
@@ -115,17 +116,17 @@ class Work:
     The copies are files of this machine without names: with this process, they are gone.
 
     Args:
-        part: The part of the task that it is for.
-        known: What is known of the image.
-        max_bytes: Bytes of each of the two copies that this machine keeps for a while.
+        part: Part of the task.
+        image: Facts about the image.
+        max_bytes: Maximum bytes of each of the two copies that this machine keeps for a while.
     """
 
-    def __init__(self, part: Part, known: Known, max_bytes: int) -> None:
-        self._most = min(MOST, max_bytes)
-        self.paths = kept(part, known.workdir)
-        home = known.homes.get(part.verifier.user or ROOT, "")
+    def __init__(self, part: Part, image: ImageFacts, max_bytes: int) -> None:
+        self._max_bytes = min(MAX_BYTES, max_bytes)
+        self.paths = paths_for_tests(part, image.workdir)
+        home = image.homes.get(part.verifier.user or ROOT, "")
         self._home = home if within(home, self.paths) else ""
-        self._declared = declared(part)
+        self._artifact_sources = artifact_sources(part)
         self._archives: dict[str, BinaryIO] = {}
         self._stack = ExitStack()
 
@@ -141,16 +142,16 @@ class Work:
         """Copy it out of a container in which nothing runs any more.
 
         Raises:
-            Spoilt: It is too large, or the container has ended.
-            SandboxError: The container is lost, or this machine fails.
+            Unverifiable: If the work is too large, or the container has ended.
+            SandboxError: If the container is lost, or this machine fails.
         """
-        files, room = {path: self._file() for path in self.paths}, Room(self._most)
+        files, budget = {path: self._file() for path in self.paths}, ByteBudget(self._max_bytes)
         await sandbox.remove([VERIFIER])  # it is not part of the work, and may be very large
-        with spoiling("the work cannot be copied for the tests", *NO_TREE):
-            there = await _each(
-                sandbox, {path: partial(_save, file, room) for path, file in files.items()}
+        with as_unverifiable("the work cannot be copied for the tests", *NO_TREE):
+            entries = await _read_each(
+                sandbox, {path: partial(_save, file, budget) for path, file in files.items()}
             )
-        self._archives = {path: files[path] for path in there}
+        self._archives = {path: files[path] for path in entries}
 
     async def put(self, sandbox: Auditable) -> set[str]:
         """Make it what a container has that nobody has used, and compare.
@@ -159,72 +160,81 @@ class Work:
             Links of the agent's that were left out: see :mod:`vf.bridges.harbor.links`.
 
         Raises:
-            Spoilt: It does not fit, or is no longer the same there.
-            SandboxError: The container is lost, or this machine fails.
+            Unverifiable: If the work does not fit, or is not the same there.
+            SandboxError: If the container is lost, or this machine fails.
         """
-        with spoiling("the work cannot be copied for the tests", *NO_TREE):
-            there = await self._found(sandbox, self.paths)
+        with as_unverifiable("the work cannot be copied for the tests", *NO_TREE):
+            present = await self._read(sandbox, self.paths)
             work: Tree = await in_thread(self._copy)
-            links = {path for path in links_to_theirs(work) if there.get(path) != work[path]}
+            links = {path for path in links_to_tests(work) if present.get(path) != work[path]}
             work = {path: entry for path, entry in work.items() if path not in links}
             for path in (self._home, *above(self._home)):
                 if path in work and work[path].kind != tarfile.DIRTYPE:
                     raise ValueError(f"{path} is not a folder any more")
-            gone, missing = differences(there, work)
-            if not gone and not missing:
+            extra, missing = differences(present, work)
+            if not extra and not missing:
                 return links
             archive = self._file()
             await in_thread(self._copy, archive, missing)
-            if gone:
-                await sandbox.remove(gone)
+            if extra:
+                await sandbox.remove(extra)
             await sandbox.write_tree(archive)
-            done = topmost({*gone, *missing})
-            if len(done) > MOST_ALONE or not all(_can_be_alone(path, work) for path in done):
-                done = {*self.paths}
-            there = await self._found(sandbox, done)
-        wanted = {path: entry for path, entry in work.items() if within(path, done)}
-        for path in there.keys() | wanted.keys():
-            if there.get(path) != wanted.get(path):
-                raise Spoilt(f"the work cannot be copied for the tests: {path!r} is not the same")
+            written = topmost({*extra, *missing})
+            if len(written) > MAX_SINGLE_PATHS or not all(
+                _can_be_read_alone(path, work) for path in written
+            ):
+                written = {*self.paths}
+            present = await self._read(sandbox, written)
+        expected = {path: entry for path, entry in work.items() if within(path, written)}
+        for path in present.keys() | expected.keys():
+            if present.get(path) != expected.get(path):
+                raise Unverifiable(
+                    f"the work cannot be copied for the tests: {path!r} is not the same"
+                )
         return links
 
     def _file(self) -> BinaryIO:
         with _this_machine():
             return self._stack.enter_context(tempfile.TemporaryFile())
 
-    def _copy(self, archive: BinaryIO | None = None, chosen: Collection[str] = ()) -> Tree:
+    def _copy(self, archive: BinaryIO | None = None, selected: Collection[str] = ()) -> Tree:
         """Return all of it, and write what is chosen of it to an archive. Blocks."""
-        found: Tree = {}
+        tree: Tree = {}
         with _this_machine(), ExitStack() as stack:
-            to: tarfile.TarFile | None = None
+            target: tarfile.TarFile | None = None
             if archive is not None:
-                to = stack.enter_context(writing(archive))
-            wanted = self._is_work if to is None else chosen.__contains__
+                target = stack.enter_context(writing(archive))
+            is_selected = self._is_work if target is None else selected.__contains__
             for path, file in self._archives.items():
                 file.seek(0)
                 with reading(file) as source:
-                    most = math.inf if to is None else self._most
-                    found |= copy_tree(
-                        source, to, under=_parent(path), selected=wanted, whole=True, max_bytes=most
+                    max_bytes = math.inf if target is None else self._max_bytes
+                    tree |= copy_tree(
+                        source,
+                        target,
+                        under=_parent(path),
+                        selected=is_selected,
+                        whole=True,
+                        max_bytes=max_bytes,
                     )
         if archive is not None:
             archive.seek(0)
-        return found
+        return tree
 
-    async def _found(self, sandbox: Auditable, paths: Collection[str]) -> Tree:
+    async def _read(self, sandbox: Auditable, paths: Collection[str]) -> Tree:
         """Return what a container has of it at some paths."""
-        most = 2 * MOST
-        readers = {p: partial(read_pieces, under=_parent(p), max_bytes=most) for p in paths}
-        found = await _each(sandbox, readers)
-        every = (item for tree in found.values() for item in tree.items())
-        return {path: entry for path, entry in every if self._is_work(path)}
+        max_bytes = 2 * MAX_BYTES
+        readers = {p: partial(read_pieces, under=_parent(p), max_bytes=max_bytes) for p in paths}
+        trees = await _read_each(sandbox, readers)
+        entries = (item for tree in trees.values() for item in tree.items())
+        return {path: entry for path, entry in entries if self._is_work(path)}
 
     def _is_work(self, path: str) -> bool:
         hidden = bool(self._home) and path.startswith(f"{self._home}/.")
-        return within(path, self._declared) or not (hidden or within(path, (VERIFIER,)))
+        return within(path, self._artifact_sources) or not (hidden or within(path, (VERIFIER,)))
 
 
-def _can_be_alone(path: str, tree: Tree) -> bool:
+def _can_be_read_alone(path: str, tree: Tree) -> bool:
     """Return whether an engine reads a path by itself: its name is UTF-8, and it is not a link.
 
     Links that lead to each other would be too many for it.
@@ -237,26 +247,26 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-async def _each(
+async def _read_each(
     sandbox: Auditable, readers: Mapping[str, Callable[[Iterator[bytes]], T]]
 ) -> dict[str, T]:
     """Read some paths at once, and return what comes of those that are there."""
     reading = (sandbox.read_tree(path, read) for path, read in readers.items())
-    done = await asyncio.gather(*reading, return_exceptions=True)  # all of them: they have files
-    found: dict[str, T] = {}
-    for path, result in zip(readers, done, strict=True):
+    results = await asyncio.gather(*reading, return_exceptions=True)  # all of them: they have files
+    values: dict[str, T] = {}
+    for path, result in zip(readers, results, strict=True):
         if not isinstance(result, BaseException):
-            found[path] = result
+            values[path] = result
         elif not isinstance(result, FileNotFoundError):
             raise result
-    return found
+    return values
 
 
-class Room:
+class ByteBudget:
     """How many bytes may be written to several files that are written at once.
 
     Args:
-        size: All of them.
+        size: Maximum bytes of all files together.
     """
 
     def __init__(self, size: int) -> None:
@@ -267,7 +277,7 @@ class Room:
         """Take some of it.
 
         Raises:
-            ValueError: There is not that much left.
+            ValueError: If fewer bytes are left.
         """
         with self._lock:
             self._left -= count
@@ -275,14 +285,14 @@ class Room:
                 raise ValueError(f"it has more than {self._size} bytes")
 
 
-def _save(file: BinaryIO, room: Room, pieces: Iterator[bytes]) -> None:
+def _save(file: BinaryIO, budget: ByteBudget, pieces: Iterator[bytes]) -> None:
     """Write an archive to a file. Blocks.
 
     Raises:
-        ValueError: It is too large.
+        ValueError: If the archive is larger than the budget.
     """
     for piece in pieces:
-        room.use(len(piece))
+        budget.use(len(piece))
         with _this_machine():
             file.write(piece)
 
@@ -292,7 +302,7 @@ def _this_machine() -> Iterator[None]:
     """Treat an OSError as this machine's.
 
     Raises:
-        SandboxError: There was one.
+        SandboxError: If there was an OSError.
     """
     try:
         yield

@@ -12,9 +12,9 @@ import pytest
 
 from vf.bridges.harbor.artifacts import Keeper
 from vf.bridges.harbor.config import Artifact
-from vf.bridges.harbor.container import Spoilt
+from vf.bridges.harbor.container import Unverifiable
 from vf.bridges.harbor.model import Part, Phase, Script
-from vf.bridges.harbor.seen import Known, Work, kept
+from vf.bridges.harbor.work import ImageFacts, Work, paths_for_tests
 
 PHASE = Phase(None, None, ())
 
@@ -41,11 +41,14 @@ def test_the_work_folder_the_logs_and_what_is_declared(
     workdir: str, artifacts: list[str], paths: list[str]
 ) -> None:
     given = part(*(Artifact(source=path) for path in artifacts))
-    assert list(kept(given, workdir)) == paths
+    assert list(paths_for_tests(given, workdir)) == paths
 
 
 def test_what_is_kept_of_a_service_is_not_the_agents() -> None:
-    assert list(kept(part(Artifact(source="/data", service="db")), "")) == ["/app", "/logs"]
+    assert list(paths_for_tests(part(Artifact(source="/data", service="db")), "")) == [
+        "/app",
+        "/logs",
+    ]
 
 
 class Full:
@@ -84,9 +87,9 @@ def test_all_artifacts_have_no_more_bytes_than_the_disk(tmp_path: Path) -> None:
 
 def test_all_copies_of_the_work_have_no_more_bytes_than_its_disk() -> None:
     async def take(most: int) -> None:
-        with Work(part(Artifact(source="/data")), Known("/app"), most) as work:
+        with Work(part(Artifact(source="/data")), ImageFacts("/app"), most) as work:
             await work.take(Full())  # type: ignore[arg-type]
 
     asyncio.run(take(180))
-    with pytest.raises(Spoilt, match="more than 179 bytes"):
+    with pytest.raises(Unverifiable, match="more than 179 bytes"):
         asyncio.run(take(179))
