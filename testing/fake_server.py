@@ -52,16 +52,16 @@ class FakeServer:
             a line as :class:`~vf.inference.models.scripted_model.ScriptedModel` has it (text, a
             message, or ``{tool_name: arguments}``), a :class:`Response`, or a ``ConnectionError``,
             which closes the connection without an answer.
-        models: What ``GET /v1/models`` lists, as names or as entries with more fields; this is not
-            in ``requests``. With None, the script answers that, too.
+        models: The entries of ``GET /v1/models``, as names or with more fields; such a request is
+            not in ``requests``. With None, the script answers it, too.
         port: The port; 0 chooses a free one, which stays the same if the server is started again.
 
     Attributes:
-        requests: What was asked so far.
+        requests: The requests so far.
 
     Raises:
-        LookupError: A request came after the end of the script. Like every exception of the script,
-            this is answered with status 400 and raised at the end of the block.
+        LookupError: If a request came after the end of the script. Like every exception of the
+            script, it is answered with status 400 and raised at the end of the block.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class FakeServer:
         """Listen; after ``stop``, at the same port.
 
         Raises:
-            OSError: The port is in use.
+            OSError: If the port is in use.
         """
         app = web.Application(client_max_size=2**30)
         app.router.add_route("*", "/{path:.*}", self._handle)
@@ -137,14 +137,14 @@ class FakeServer:
         """Stop, and raise what went wrong in the script."""
         self._thread.__exit__(*error)
 
-    async def _handle(self, asked: web.Request) -> web.Response:
-        if self._models is not None and (asked.method, asked.path) == ("GET", "/v1/models"):
-            cards = [{"id": each} if isinstance(each, str) else each for each in self._models]
+    async def _handle(self, incoming: web.Request) -> web.Response:
+        if self._models is not None and (incoming.method, incoming.path) == ("GET", "/v1/models"):
+            cards = [{"id": card} if isinstance(card, str) else card for card in self._models]
             data = [{"object": "model", "owned_by": "fake", **card} for card in cards]
             return web.json_response({"object": "list", "data": data})
         model = ""
         try:
-            request = await _read(asked)
+            request = await _read(incoming)
             self.requests.append(request)
             if isinstance(request.body, dict):
                 model = str(request.body.get("model"))
@@ -153,8 +153,8 @@ class FakeServer:
             response = await self._response(request, len(self.requests) - 1)
             body = response.content(model)
         except ConnectionError:
-            if asked.transport is not None:
-                asked.transport.abort()
+            if incoming.transport is not None:
+                incoming.transport.abort()
             return web.Response()
         except Exception as failure:
             self._failure = self._failure or failure
@@ -170,8 +170,8 @@ class FakeServer:
         if not callable(self._script):
             answer = next(self._script, None)
             if answer is None:
-                asked = f"{request.method} {request.path}"
-                raise LookupError(f"the script has no answer to request {number + 1}, {asked}")
+                target = f"{request.method} {request.path}"
+                raise LookupError(f"the script has no answer to request {number + 1}, {target}")
         else:
             result = self._script(request)
             answer = await result if inspect.isawaitable(result) else result

@@ -1,4 +1,4 @@
-"""What a fake server is asked, and what it answers."""
+"""The requests and responses of a fake server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vf.traces.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a fake server was asked.
+    """A request that a fake server received.
 
     Attributes:
         method: ``GET``, ``POST`` and so on.
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a fake server answers.
+    """A response of a fake server.
 
     Args:
         body: A text or a :class:`~vf.traces.messages.Message` is the model's reply, with a
@@ -41,8 +41,8 @@ class Response:
             else as JSON.
         status: The HTTP status.
         headers: More headers.
-        after: What is waited for first: an event of asyncio, or of threading for a server in a
-            thread. One that is never set makes a server that never answers.
+        after: The event to wait for first: of asyncio, or of threading for a server in a thread.
+            One that is never set makes a server that never answers.
     """
 
     body: Any = ""
@@ -102,7 +102,7 @@ def completion(
         "index": 0,
         "text": "ignored",
         "token_ids": list(ids),
-        "logprobs": {"token_logprobs": [-0.5 - place for place in range(len(ids))]},
+        "logprobs": {"token_logprobs": [-0.5 - index for index in range(len(ids))]},
         "weight_versions": [version] * len(ids),
         "finish_reason": finish_reason,
     }

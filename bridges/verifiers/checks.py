@@ -20,11 +20,7 @@ _REWRITING = ("get_prompt_messages", "get_model_response", "add_model_response",
 
 
 def refuse(name: str, needs: str, instead: str = "") -> NoReturn:
-    """Raise that an environment cannot be used here.
-
-    Raises:
-        ConfigError: Always.
-    """
+    """Raise a ConfigError: an environment needs what vf-rl cannot provide."""
     raise ConfigError(
         f"{name}: it needs {needs}, which cannot be given here"
         f"{'; ' + instead if instead else ''}. It can be run with verifiers itself"
@@ -33,17 +29,17 @@ def refuse(name: str, needs: str, instead: str = "") -> NoReturn:
 
 def leaves(theirs: Any) -> list[Any]:
     """Return the environments of a group, or the one that it is."""
-    inner = getattr(theirs, "envs", None)
-    if inner is None:
+    members = getattr(theirs, "envs", None)
+    if members is None:
         return [theirs]
-    return [leaf for each in inner for leaf in leaves(each)]
+    return [leaf for member in members for leaf in leaves(member)]
 
 
 def check_v0(name: str, theirs: Any) -> None:
-    """See that a v0 environment needs nothing that cannot be given here.
+    """Refuse a v0 environment that needs what vf-rl cannot provide.
 
     Raises:
-        ConfigError: It does; says what.
+        ConfigError: If it is refused; the message says why.
     """
     import verifiers.legacy as verifiers
 
@@ -52,28 +48,28 @@ def check_v0(name: str, theirs: Any) -> None:
             f"{name}: load_environment returned {type(theirs).__name__}, which is not a "
             "verifiers.Environment"
         )
-    for each in leaves(theirs):
-        cls = type(each)
+    for environment in leaves(theirs):
+        cls = type(environment)
         for base in cls.__mro__:
             if base.__name__ in _NEEDS and base.__module__.startswith("verifiers."):
                 refuse(name, f"{_NEEDS[base.__name__]} ({cls.__name__})")
-        if not isinstance(each, verifiers.MultiTurnEnv):
+        if not isinstance(environment, verifiers.MultiTurnEnv):
             refuse(name, f"a rollout loop of its own ({cls.__name__} is no MultiTurnEnv)")
         for method in _REWRITING:
             if not _is_theirs(cls, method):
                 refuse(name, f"to shape each request itself ({cls.__name__}.{method})")
-        if each.message_type != "chat":
+        if environment.message_type != "chat":
             refuse(name, "plain completions", "only chats are supported")
-        if not each.score_rollouts:
+        if not environment.score_rollouts:
             refuse(name, "its rewards from elsewhere (score_rollouts is False)")
-        if getattr(each, "provides_advantages", False):
+        if getattr(environment, "provides_advantages", False):
             refuse(name, "its own advantages (vf-rl computes them from rewards)")
-        if each.tool_defs != leaves(theirs)[0].tool_defs:
+        if environment.tool_defs != leaves(theirs)[0].tool_defs:
             refuse(name, "other tools in each of its environments", "load them one by one")
 
 
 def is_rebuilt_from_messages(theirs: Any) -> bool:
-    """Return whether an environment's state holds nothing but what was said.
+    """Return whether an environment's state holds nothing but the messages.
 
     Then a saved trace can be scored as the live rollout was.
     """
@@ -82,14 +78,14 @@ def is_rebuilt_from_messages(theirs: Any) -> bool:
     plain = {"multiturn_env", "singleturn_env", "tool_env"}
     methods = ("setup_state", "env_response", "render_completion", "add_trajectory_step")
     return not hasattr(theirs, "envs") and all(
-        not isinstance(each, verifiers.StatefulToolEnv)
-        and len(each._cleanup_handlers) == 1  # its own, which renders the completion
+        not isinstance(environment, verifiers.StatefulToolEnv)
+        and len(environment._cleanup_handlers) == 1  # its own, which renders the completion
         and all(
-            getattr(type(each), method).__module__.rpartition(".")[2] in plain
-            and _is_theirs(type(each), method)
+            getattr(type(environment), method).__module__.rpartition(".")[2] in plain
+            and _is_theirs(type(environment), method)
             for method in methods
         )
-        for each in leaves(theirs)
+        for environment in leaves(theirs)
     )
 
 
@@ -99,10 +95,10 @@ def _is_theirs(cls: type, method: str) -> bool:
 
 
 def check_package(name: str, environment_id: str) -> None:
-    """See that a taskset's package brings no program of its own.
+    """Refuse a taskset whose package has a harness.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: If it has one.
     """
     from verifiers.v1.utils.loaders import default_harness_id
 
@@ -111,7 +107,7 @@ def check_package(name: str, environment_id: str) -> None:
 
 
 def check_v1(name: str, taskset: Any, task: Any, *, user: bool = False) -> None:
-    """See that a taskset, whose first task is given, needs nothing that cannot be given here.
+    """Refuse a taskset that needs what vf-rl cannot provide.
 
     Args:
         name: The environment's name, for messages.
@@ -120,7 +116,7 @@ def check_v1(name: str, taskset: Any, task: Any, *, user: bool = False) -> None:
         user: Whether its package plays a user, who can open the conversation.
 
     Raises:
-        ConfigError: It does; says what.
+        ConfigError: If it is refused; the message says why.
     """
     cls = type(task).__name__
     if task.NEEDS_CONTAINER:
@@ -135,14 +131,14 @@ def check_v1(name: str, taskset: Any, task: Any, *, user: bool = False) -> None:
 
 
 def check_data(name: str, data: Any, *, user: bool = False) -> None:
-    """See that a task's data asks for nothing that cannot be given here.
+    """Refuse a task whose data asks for what vf-rl cannot provide.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: If it is refused; the message says why.
     """
-    said = f"{name}: task {data.idx if data.name is None else data.name!r}"
+    label = f"{name}: task {data.idx if data.name is None else data.name!r}"
     if data.prompt is None and not user:
-        refuse(said, "a user to open the conversation (it has no prompt)")
+        refuse(label, "a user to open the conversation (it has no prompt)")
     for field, what in (
         ("image", "a container with the image"),
         ("artifacts", "a runtime for its artifacts"),
@@ -150,9 +146,9 @@ def check_data(name: str, data: Any, *, user: bool = False) -> None:
         ("network_block", "a runtime with a network policy"),
     ):
         if getattr(data, field, None):
-            refuse(said, f"{what} {getattr(data, field)!r}")
+            refuse(label, f"{what} {getattr(data, field)!r}")
     if "*" not in data.network_allow:
-        refuse(said, f"a runtime with a network policy {data.network_allow!r}")
+        refuse(label, f"a runtime with a network policy {data.network_allow!r}")
 
 
 def _check_hooks(name: str, task: Any) -> None:

@@ -20,7 +20,7 @@ def to_ours(message: Any) -> Message:
     """Return one of verifiers' messages as ours.
 
     Raises:
-        EnvironmentFailure: It is no chat message, or holds more than text.
+        EnvironmentFailure: If it is no chat message, or holds more than text.
     """
     role = _field(message, "role")
     if role not in ROLES:

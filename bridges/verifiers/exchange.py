@@ -22,7 +22,7 @@ MODEL = "policy"  # what state["model"] says
 
 @dataclass(slots=True)
 class _Request:
-    """What an environment asks the model, and where the answer goes."""
+    """A request to the model, and the future of its answer."""
 
     prompt: list[Any]
     tools: list[str]
@@ -43,7 +43,7 @@ class Exchange:
 
         self._types = types
         self._tools = tools
-        self._known: list[Any] = []
+        self._conversation: list[Any] = []  # the messages so far
         self._request: _Request | None = None
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
         rollout = environment.rollout(row_of(task), client_type()(self._ask), MODEL, {})
@@ -57,29 +57,29 @@ class Exchange:
         ended = task.done() and not task.cancelled() and task.exception() is None
         return task.result() if ended else None
 
-    def last_words(self) -> list[Message]:
-        """Return what the environment said at the end, without asking for an answer."""
+    def final_messages(self) -> list[Message]:
+        """Return the environment's messages at the end, which ask for no answer."""
         state = self.state
-        said = state and state.get("final_env_response")
-        if isinstance(said, str):
-            return [Message("user", said)]
-        return [to_ours(message) for message in said or ()]
+        response = state and state.get("final_env_response")
+        if isinstance(response, str):
+            return [Message("user", response)]
+        return [to_ours(message) for message in response or ()]
 
     async def next(self) -> list[Message] | None:
-        """Wait for what the environment says next; None when the rollout has ended.
+        """Wait for the environment's next messages; None when the rollout has ended.
 
         Raises:
-            EnvironmentFailure: It asks the model something that does not continue the conversation,
-                or offers other tools than it did at first.
-            Exception: Whatever the environment's code raised.
+            EnvironmentFailure: If its request does not continue the conversation, or offers other
+                tools than it did at first.
+            Exception: If the environment's code raised it.
         """
         self._request = await self._requests.get()
         if self._request is None:
             self._task.result()
             return None
-        prompt, known = self._request.prompt, self._known
-        grown = len(prompt) > len(known) or not known
-        if not grown or not all(map(same, known, prompt)):
+        prompt, earlier = self._request.prompt, self._conversation
+        grown = len(prompt) > len(earlier) or not earlier
+        if not grown or not all(map(same, earlier, prompt)):
             raise EnvironmentFailure(
                 "verifiers: the environment asks the model something that does not continue the "
                 "conversation (it rewrites earlier messages, or talks to a second model); that "
@@ -90,11 +90,11 @@ class Exchange:
                 f"verifiers: the environment offers the tools {self._request.tools} in this "
                 f"rollout, and {self._tools} when it was loaded; they must be the same"
             )
-        self._known = list(prompt)
-        return [to_ours(message) for message in prompt[len(known) :]]
+        self._conversation = list(prompt)
+        return [to_ours(message) for message in prompt[len(earlier) :]]
 
     async def answer(self, reply: Message) -> list[Message] | None:
-        """Hand in the model's answer, and wait for what the environment says next."""
+        """Hand in the model's answer, and wait for the environment's next messages."""
         assert self._request is not None
         types = self._types
         message = to_theirs(
@@ -104,7 +104,7 @@ class Exchange:
             finish_reason="tool_calls" if reply.tool_calls else "stop",
             is_truncated=False,
         )
-        self._known.append(message)
+        self._conversation.append(message)
         if not self._request.answer.done():  # else its own time limit has passed meanwhile
             self._request.answer.set_result(
                 types.Response(id="", created=0, model=MODEL, usage=None, message=message)
@@ -126,7 +126,7 @@ class Exchange:
         """End the rollout, if it has not ended, and let it clean up.
 
         Raises:
-            Exception: Whatever its cleanup raised.
+            Exception: If its cleanup raised it.
         """
         if self._task.done():
             return

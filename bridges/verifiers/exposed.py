@@ -2,8 +2,8 @@
 
 A harness of verifiers may run its loop in the worker's own process, as long as every call of the
 model goes through the rollout's interception server. Ours does: it makes the environment that the
-task names, and lets the one rollout loop act in it. What verifiers then scores is what the rubric
-has said, while the environment was open.
+task names, and lets the one rollout loop act in it. verifiers then takes the score that the
+rubric gave while the environment was open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import verifiers.v1 as v1
 from pydantic import Field, TypeAdapter, field_validator
 
-from vf.bridges.verifiers.hosted import NO_LIMIT, InterceptedModel, metrics, recorded, reward
+from vf.bridges.verifiers.hosted import NO_LIMIT, InterceptedModel, metrics, record, reward
 from vf.environments.environment import Environment
 from vf.environments.registry import find, make
 from vf.environments.roles import check_one_reward
@@ -51,7 +51,7 @@ def made(id: str, arguments: str) -> Environment:
     """Return this process's environment of a name and its arguments, a JSON object.
 
     Raises:
-        ConfigError: It cannot be made, or needs what verifiers does not have.
+        ConfigError: If it cannot be made, or has group rewards.
     """
     environment = make(id, **json.loads(arguments))
     group_rewards = environment.rubric.group_rewards
@@ -122,7 +122,7 @@ class VfTaskset(v1.Taskset[VfTask, VfTasksetConfig]):  # type: ignore[misc]
     """The tasks of one split of an environment.
 
     Raises:
-        ConfigError: The environment cannot be made, or cannot run under verifiers.
+        ConfigError: If the environment cannot be made, or cannot run under verifiers.
     """
 
     def __init__(self, config: VfTasksetConfig) -> None:
@@ -137,7 +137,7 @@ class VfTaskset(v1.Taskset[VfTask, VfTasksetConfig]):  # type: ignore[misc]
         """Yield the tasks, in the environment's order.
 
         Raises:
-            ConfigError: The policy plays several roles of one, whose mean is the reward.
+            ConfigError: If the policy plays several roles of a task, whose mean is the reward.
         """
         config = self.config
         for index, task in enumerate(self.environment.tasks(config.split)):
@@ -174,10 +174,10 @@ class VfHarness(v1.Harness[v1.HarnessConfig]):  # type: ignore[misc]
         mcp_urls: dict[str, str],
         data: VfTaskData,
     ) -> Any:
-        """Run one rollout; what became of it is in ``trace.info``.
+        """Run one rollout; its trace is put into ``trace.info``.
 
         Raises:
-            verifiers.v1.RolloutError: A part failed, so there is no reward.
+            verifiers.v1.RolloutError: If a part failed, so there is no reward.
         """
         environment = made(data.environment, data.arguments)
         if data.system_prompt != environment.system_prompt:  # verifiers was given another
@@ -197,7 +197,7 @@ class VfHarness(v1.Harness[v1.HarnessConfig]):  # type: ignore[misc]
             )
         finally:
             await model.close()
-        recorded(ours, trace)
+        record(ours, trace)
         return v1.ProgramResult(exit_code=0, stdout="", stderr="")
 
 
@@ -226,7 +226,7 @@ class VfEnv(v1.Env[VfEnvConfig]):  # type: ignore[misc]
         """Get ready what the episodes of this worker share.
 
         Raises:
-            ConfigError: Something that the environment needs is missing; says how to fix it.
+            ConfigError: If something that the environment needs is missing; says how to fix it.
         """
         await call(self.taskset.environment.check)
         await call(self.taskset.environment.start)

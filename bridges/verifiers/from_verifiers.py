@@ -37,7 +37,7 @@ def from_verifiers(
     of v1.
 
     Args:
-        environment_id: As verifiers knows it, such as ``"gsm8k"`` or ``"owner/gsm8k"``.
+        environment_id: The id in verifiers, such as ``"gsm8k"`` or ``"owner/gsm8k"``.
         reward_range: The rewards of verifiers that are worth 0 and 1. Without it, what its
             weights allow, and at least [0, 1].
         eval_args: For v1, whose tasksets have no splits: arguments that the eval split's taskset
@@ -48,19 +48,19 @@ def from_verifiers(
             taskset's config.
 
     Raises:
-        ConfigError: verifiers is not installed, or a version that is not supported; there is no
-            such environment; it does not take an argument; its code raised (with the author's
-            lines of the traceback); or it needs what cannot be given here.
+        ConfigError: If verifiers is not installed, or a version that is not supported; if there is
+            no such environment; if it does not take an argument; if its code raised (with the
+            author's lines of the traceback); or if it needs what vf-rl cannot provide.
     """
     load("verifiers", "verifiers")
-    found = check_version("verifiers", "verifiers", *SUPPORTED)
+    version = check_version("verifiers", "verifiers", *SUPPORTED)
     name = f"verifiers:{environment_id}"
-    module = _import(name, environment_id, found)
+    module = _import(name, environment_id, version)
     if hasattr(module, "load_environment"):
-        if found >= _LAST_V0:
+        if version >= _LAST_V0:
             raise ConfigError(
                 f"{name} is an environment of the v0 API, which verifiers "
-                f"{'.'.join(map(str, found))} no longer has: pip install 'verifiers>=0.3.1,<0.4'"
+                f"{'.'.join(map(str, version))} no longer has: pip install 'verifiers>=0.3.1,<0.4'"
             )
         if eval_args is not None:
             raise ConfigError(
@@ -89,15 +89,15 @@ def module_name(environment_id: str) -> str:
 
 def installed() -> list[str]:
     """Return the ids of what seem to be environments: installed packages that need verifiers."""
-    found = set()
-    for each in distributions():
-        needs = [line.split(";")[0] for line in each.requires or () if "extra ==" not in line]
+    names = set()
+    for package in distributions():
+        needs = [line.split(";")[0] for line in package.requires or () if "extra ==" not in line]
         if any(_project(need) == "verifiers" for need in needs):
-            found.add(each.name)
-    return sorted(found - {"vf-rl"})
+            names.add(package.name)
+    return sorted(names - {"vf-rl"})
 
 
-def _import(name: str, environment_id: str, found: tuple[int, ...]) -> ModuleType:
+def _import(name: str, environment_id: str, version: tuple[int, ...]) -> ModuleType:
     module = module_name(environment_id)
     target = f"{_BUILT_IN}.{module}"
     if not module.isidentifier() or importlib.util.find_spec(target) is None:
@@ -118,7 +118,7 @@ def _import(name: str, environment_id: str, found: tuple[int, ...]) -> ModuleTyp
         return importlib.import_module(target)
     except (Exception, SystemExit) as error:
         hint = ""
-        if found >= _LAST_V0 and isinstance(error, (AttributeError, ImportError)):
+        if version >= _LAST_V0 and isinstance(error, (AttributeError, ImportError)):
             hint = (
                 "\nIf it was written for the v0 API, which this version of verifiers "
                 "no longer has: pip install 'verifiers>=0.3.1,<0.4'"
@@ -135,7 +135,7 @@ def _loaded(name: str, module: ModuleType, args: Mapping[str, Any]) -> Any:
         inspect.signature(loader).bind(**args)
     except TypeError as error:
         parameters = inspect.signature(loader).parameters
-        unknown = next((each for each in args if each not in parameters), "")
+        unknown = next((key for key in args if key not in parameters), "")
         raise ConfigError(
             f"{name}: {error}.{did_you_mean(unknown, parameters)} Its load_environment takes: "
             f"{', '.join(parameters) or 'no arguments'}; reward_range is an argument of vf-rl"

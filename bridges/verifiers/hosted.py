@@ -54,13 +54,13 @@ class InterceptedModel:
         """Send the conversation and return the first choice.
 
         Raises:
-            ModelError: verifiers has no answer.
-            LimitReached: verifiers has ended the rollout by a limit of its own.
+            ModelError: If verifiers has no answer.
+            LimitReached: If verifiers has ended the rollout by a limit of its own.
         """
         messages = conversation.messages
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": images_behind(messages, [as_sent(each) for each in messages]),
+            "messages": images_behind(messages, [as_sent(message) for message in messages]),
         }
         if conversation.tools:
             body["tools"] = conversation.tools
@@ -98,7 +98,7 @@ _ERRORS = {
 }
 
 
-def recorded(ours: Trace, theirs: Any) -> None:
+def record(ours: Trace, theirs: Any) -> None:
     """Put our trace into verifiers' trace, and its end, where a limit made it.
 
     Args:
@@ -106,8 +106,8 @@ def recorded(ours: Trace, theirs: Any) -> None:
         theirs: A ``verifiers.v1.Trace``; it has the turns and their tokens already.
 
     Raises:
-        verifiers.v1.RolloutError: The rollout failed, or the rubric said that it cannot be scored:
-            it has no reward, which is not a reward of 0.
+        verifiers.v1.RolloutError: If the rollout failed, or the rubric cannot score it: it has
+            no reward, which is not a reward of 0.
     """
     import verifiers.v1 as v1
 
@@ -125,25 +125,25 @@ def reward(info: Mapping[str, Any]) -> float:
     """Return the reward of a rollout from verifiers' ``trace.info``.
 
     Raises:
-        ValueError: Another harness than ours ran it.
+        ValueError: If another harness ran it.
     """
     return float(_score(info)["reward"])
 
 
 def metrics(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the reward is made of, by the names that ``vf-rl eval`` has for it.
+    """Return the reward's components, by their names in ``vf-rl eval``.
 
     Raises:
-        ValueError: Another harness than ours ran it.
+        ValueError: If another harness ran it.
     """
     score = _score(info)
     groups = {"penalty": "penalties", "gate": "gates", "part": "parts", "metric": "metrics"}
-    found = {"outcome": score["outcome"]} | {
+    components = {"outcome": score["outcome"]} | {
         f"{word}/{name}": value
         for word, group in groups.items()
         for name, value in score[group].items()
     }
-    return {name: float(value) for name, value in found.items() if value is not None}
+    return {name: float(value) for name, value in components.items() if value is not None}
 
 
 def _score(info: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,8 +2,8 @@
 
     reward = (theirs − lo) / (hi − lo)
 
-With (lo, hi) = (0, 1), the default for weights that allow no other, it is theirs. What theirs was
-is recorded in any case, as the metric ``verifiers_reward``.
+With (lo, hi) = (0, 1), the default for weights that allow no other, it is theirs, which
+is always recorded as the metric ``verifiers_reward``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RewardRange:
-    """What verifiers' reward can be in an environment.
+    """The range of verifiers' reward in an environment.
 
     Attributes:
         name: The environment, for the errors.
@@ -40,7 +40,7 @@ class RewardRange:
         """Return a reward of theirs as ours.
 
         Raises:
-            RubricError: It is outside of the range; says what to give instead.
+            RubricError: If it is outside of the range; says what to give instead.
         """
         margin = _ROUNDING * (self.high - self.low)
         if not self.low - margin <= reward <= self.high + margin:
@@ -58,14 +58,14 @@ class RewardRange:
 
         Args:
             reward: Their reward.
-            parts: What the functions with a weight said, by name.
-            metrics: What those without one said.
+            parts: The values of the functions with a weight, by name.
+            metrics: The values of those without one.
 
         Raises:
-            RubricError: Something is not a finite number, or the reward is outside of the range.
+            RubricError: If a value is not a finite number, or the reward is outside of the range.
         """
         # Before the reward, so that an error names the function and not the sum.
-        said: dict[str, float | None] = {
+        weighted: dict[str, float | None] = {
             name: _number(name, value) for name, value in parts.items()
         }
         rest: dict[str, float | None] = {
@@ -73,7 +73,7 @@ class RewardRange:
         }
         rest[THEIRS] = theirs = _number(THEIRS, reward)
         share = self.share(theirs)
-        return Score(reward=share, outcome=share, parts=said, metrics=rest)
+        return Score(reward=share, outcome=share, parts=weighted, metrics=rest)
 
 
 def reward_range(
@@ -90,16 +90,15 @@ def reward_range(
         weights: The weights of each rubric that a task may be scored by.
 
     Raises:
-        ConfigError: The given range is none.
+        ConfigError: If the given range is not ``lo < hi``, both finite.
     """
     if given is not None:
-        numbers = [float(each) for each in given]
+        numbers = [float(bound) for bound in given]
         if len(numbers) != 2 or not -math.inf < numbers[0] < numbers[1] < math.inf:
             raise ConfigError(f"{name}: reward_range must be [lo, hi], lo < hi, got {given!r}")
         return RewardRange(name, *numbers)
-    low = min([0.0, *(sum(w for w in each if w < 0) for each in weights)])
-    high = max([1.0, *(sum(w for w in each if w > 0) for each in weights)])
-    found = RewardRange(name, low, high)
+    low = min([0.0, *(sum(w for w in rubric if w < 0) for rubric in weights)])
+    high = max([1.0, *(sum(w for w in rubric if w > 0) for rubric in weights)])
     if high > 1.0 + _ROUNDING or low < 0.0:
         warnings.warn(
             f"{name}: its weights allow rewards from {low:g} to {high:g}, and these are mapped to "
@@ -107,7 +106,7 @@ def reward_range(
             "[lo, hi] sets the range",
             stacklevel=2,
         )
-    return found
+    return RewardRange(name, low, high)
 
 
 def _number(name: str, value: Any) -> float:

@@ -37,8 +37,8 @@ def to_verifiers(id: str = "", **kwargs: Any) -> Plugin:
         **kwargs: Its arguments, which must be JSON; ``env.taskset.args`` adds to them.
 
     Raises:
-        ConfigError: verifiers is missing, or of a version that is not supported; or the arguments
-            are not JSON. Whether there is such an environment shows when verifiers loads it.
+        ConfigError: If verifiers is missing, or of a version that is not supported; or if the
+            arguments are not JSON. That the environment is missing shows when verifiers loads it.
     """
     try:
         arguments = json.dumps(kwargs, sort_keys=True)

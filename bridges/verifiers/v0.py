@@ -37,13 +37,13 @@ class V0Environment(Environment):
 
     Args:
         name: Its name, for messages.
-        theirs: What ``load_environment`` returned, once
-            :func:`~vf.bridges.verifiers.checks.check_v0` let it by.
+        theirs: The verifiers environment, which passed
+            :func:`~vf.bridges.verifiers.checks.check_v0`.
         reward_range_given: The rewards worth 0 and 1; see
             :mod:`~vf.bridges.verifiers.rewards`.
 
     Raises:
-        ConfigError: It needs what cannot be given here; says what.
+        ConfigError: If its rubric cannot be used, or ``reward_range_given`` is not valid.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class V0Environment(Environment):
     ) -> None:
         self.name = name
         self.theirs = theirs
-        limits = [each.max_turns for each in leaves(theirs)]
+        limits = [environment.max_turns for environment in leaves(theirs)]
         self.max_turns = max(limits) if min(limits) > 0 else max(NO_LIMIT, *limits)
         seconds = getattr(theirs, "timeout_seconds", None)
         if seconds is not None:
             self.timeout = max(self.timeout, seconds + _SCORING)
         self._schemas = list(leaves(theirs)[0].tool_defs or ())
-        for each in leaves(theirs):
-            watch(each)
+        for environment in leaves(theirs):
+            watch(environment)
         scale = ranges_of(name, reward_range_given, theirs.rubric)
         grouped = theirs.rubric.has_group_rewards
         self.rubric = (GroupedRubric if grouped else TheirRubric)(name, theirs, scale)
@@ -67,7 +67,7 @@ class V0Environment(Environment):
         """Yield the rows of its dataset; for the eval split, those of its eval dataset if any.
 
         Raises:
-            ConfigError: It has no rows for the split, or one that cannot be used here.
+            ConfigError: If it has no rows for the split, or one that cannot be used here.
         """
         theirs = self.theirs
         if split == "train" and theirs.build_dataset() is None:
@@ -84,14 +84,16 @@ class V0Environment(Environment):
     def _task(self, split: Split, row: Mapping[str, Any]) -> Task:
         id = f"{split}-{row['example_id']}"
         info = {key: value for key, value in row.items() if key not in ("prompt", "answer")}
-        said = f"{self.name}: task {id!r}"
+        label = f"{self.name}: task {id!r}"
         try:
             as_messages(row["prompt"])
             json.dumps(info)
         except (ConfigError, TypeError, ValueError) as error:
-            raise ConfigError(f"{said} cannot be shown as text, or saved: {error}") from error
+            raise ConfigError(f"{label} cannot be shown as text, or saved: {error}") from error
         if "tool_defs" in (_parsed(row.get("info")) or {}):
-            raise ConfigError(f"{said} brings tools of its own; all tasks must have the same tools")
+            raise ConfigError(
+                f"{label} brings tools of its own; all tasks must have the same tools"
+            )
         if row.get("answer", "") is None:
             info["answer"] = None
         prompt = row["prompt"]
@@ -111,7 +113,7 @@ class V0Environment(Environment):
         return messages
 
     async def step(self, reply: Message) -> Step:
-        """Give its rollout the model's answer, and tell what it shows then."""
+        """Give its rollout the model's answer, and return its next messages."""
         messages = await self._exchange.answer(reply)
         if messages is not None:
             self._note_calls(reply, messages)
@@ -119,7 +121,7 @@ class V0Environment(Environment):
         self._check_error()
         state = self._exchange.state
         condition = state.get("stop_condition")
-        answers = self._exchange.last_words()
+        answers = self._exchange.final_messages()
         self._note_calls(reply, answers)
         cut = condition in _LIMITS and (condition, self.max_turns) != ("max_turns_reached", 1)
         return Step(
@@ -142,7 +144,7 @@ class V0Environment(Environment):
         """Its tools with their schemas for the model; its own code runs them."""
         if self._toolbox is None:
             self._toolbox = ToolBox(
-                [announced(each.name, each.description, each.parameters) for each in self._schemas]
+                [announced(tool.name, tool.description, tool.parameters) for tool in self._schemas]
             )
         return self._toolbox
 
@@ -161,9 +163,9 @@ class V0Environment(Environment):
         ) from error
 
     def _note_calls(self, reply: Message, answers: Sequence[Message]) -> None:
-        """Record what became of the reply's tool calls."""
-        said = [message.content for message in answers if message.role == "tool"]
-        failed = failed_calls(said, self._errors)
+        """Record the outcomes of the reply's tool calls."""
+        texts = [message.content for message in answers if message.role == "tool"]
+        failed = failed_calls(texts, self._errors)
         for index, call in enumerate(reply.tool_calls):
             event = ToolEvent(self.turn, call.id, call.name, "ok")
             if call.malformed is not None:
@@ -186,8 +188,8 @@ def _parsed(text: Any) -> Any:
         return None
 
 
-# What tools raised, which a `ToolEnv` only tells the model: its `error_formatter` is watched.
-Errors = list[tuple[str, str]]  # the text that the model saw, and what was raised
+# Errors of tools, which a `ToolEnv` only shows the model: its `error_formatter` is watched.
+Errors = list[tuple[str, str]]  # the text that the model saw, and the error
 _errors: ContextVar[Errors] = ContextVar("errors")
 
 
@@ -214,15 +216,15 @@ def watch(environment: Any) -> None:
     environment.stop_errors = [*environment.stop_errors, ConnectionError, httpx.TransportError]
 
 
-def failed_calls(said: Sequence[str], errors: Errors) -> dict[int, str]:
-    """Return which of a turn's tool messages tell an error, and what it was; empties ``errors``.
+def failed_calls(texts: Sequence[str], errors: Errors) -> dict[int, str]:
+    """Return the errors of a turn's tool messages, by index; empties ``errors``.
 
     Calls run one after the other, so errors and messages are in one order.
     """
     failed = {}
     pending = list(errors)
     errors.clear()
-    for index, text in enumerate(said):
+    for index, text in enumerate(texts):
         if pending and text == pending[0][0]:
             failed[index] = pending.pop(0)[1]
     return failed

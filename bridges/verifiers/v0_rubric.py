@@ -34,10 +34,10 @@ class TheirRubric:
     Args:
         name: The environment's name, for messages.
         theirs: The verifiers environment.
-        scale: What its rewards can be; of a group of environments, by their names.
+        scale: The range of its rewards; of a group of environments, by their names.
 
     Raises:
-        ConfigError: Nothing gives a reward.
+        ConfigError: If no reward function has a weight.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TheirRubric:
         """Score a saved trace.
 
         Raises:
-            RubricError: As :meth:`score_state` says, or the environment's state is gone.
+            RubricError: If the trace cannot be scored again, or :meth:`score_state` raises it.
         """
         return await self.score_state(await self.rebuilt(trace), trace)
 
@@ -67,7 +67,7 @@ class TheirRubric:
         """Score a rollout of verifiers, given its state.
 
         Raises:
-            RubricError: A function raised (it is named), or the reward is not finite or outside
+            RubricError: If a function raised (it is named), or the reward is not finite or outside
                 of the range.
         """
         self._complete(state, trace)
@@ -81,7 +81,7 @@ class TheirRubric:
         """Return the state that a rollout with the trace's messages ends in.
 
         Raises:
-            RubricError: The environment keeps more in it than what was said in one conversation.
+            RubricError: If the state holds more than the messages of one conversation.
         """
         if not self._can_rebuild:
             raise RubricError(
@@ -98,10 +98,10 @@ class TheirRubric:
 
         theirs = self.theirs
         state = await theirs.init_state(row_of(trace.task), client_type()(None), MODEL, {})
-        said = list(state["prompt"])
+        messages = list(state["prompt"])
         for message in trace.messages[trace.prompt_messages :]:
             if message.role != "assistant":
-                said += normalize_messages([message.to_openai()])
+                messages += normalize_messages([message.to_openai()])
                 continue
             answer = to_theirs(
                 message,
@@ -111,8 +111,8 @@ class TheirRubric:
                 is_truncated=False,
             )
             response = types.Response(id="", created=0, model=MODEL, usage=None, message=answer)
-            await theirs.add_model_response(state, list(said), response)
-            said += state["trajectory"][-1]["completion"]
+            await theirs.add_model_response(state, list(messages), response)
+            messages += state["trajectory"][-1]["completion"]
         await theirs.render_completion(state)
         state["is_completed"] = True
         state["stop_condition"] = trace.info.get("verifiers", {}).get("stop_condition")
@@ -145,15 +145,15 @@ class TheirRubric:
             ) from cause
 
     def _score_of(self, state: Any) -> Score:
-        found = dict(state["metrics"] or {})
+        values = dict(state["metrics"] or {})
         weighted = {
             name_of(fn)
             for rubric in rubrics(self.theirs.rubric)
             for fn, weight in zip(rubric.funcs, rubric.weights, strict=False)
             if weight
         }
-        parts = {name: value for name, value in found.items() if name in weighted}
-        rest = {name: value for name, value in found.items() if name not in weighted}
+        parts = {name: value for name, value in values.items() if name in weighted}
+        rest = {name: value for name, value in values.items() if name not in weighted}
         return self._scale_of(state).score(state["reward"], parts, rest)
 
     def _scale_of(self, state: Any) -> RewardRange:
@@ -167,8 +167,7 @@ class GroupedRubric(TheirRubric):
     """One with functions of a whole group: nothing is scored before the group is.
 
     Raises:
-        ConfigError: The environment keeps more in its states than what was said; they are gone by
-            then.
+        ConfigError: If the environment's states, which are gone by then, hold more than messages.
     """
 
     def __init__(
@@ -177,8 +176,8 @@ class GroupedRubric(TheirRubric):
         super().__init__(name, theirs, scale)
         if not self._can_rebuild:
             refuse(name, "its live states when a whole group is scored (group rewards)")
-        names = [name_of(fn) for each in rubrics(theirs.rubric) for fn in each.funcs]
-        self.group_rewards = {each: GroupReward(_of_theirs, name=each) for each in names}
+        names = [name_of(fn) for rubric in rubrics(theirs.rubric) for fn in rubric.funcs]
+        self.group_rewards = {name: GroupReward(_of_theirs, name=name) for name in names}
 
     async def score_state(self, state: Any, trace: Trace) -> Score:
         """Return a score that is open yet."""
@@ -188,7 +187,7 @@ class GroupedRubric(TheirRubric):
         """Score the traces of one task, in place.
 
         Raises:
-            RubricError: A function raised, or a reward is out of range. No score was changed.
+            RubricError: If a function raised, or a reward is out of range. No score was changed.
         """
         states = [await self.rebuilt(trace) for trace in traces]
         for state, trace in zip(states, traces, strict=True):
@@ -228,8 +227,8 @@ def rubrics(rubric: Any) -> Iterator[Any]:
         for environment in rubric.env_map.values():
             yield from rubrics(environment.rubric)
     elif hasattr(rubric, "rubrics"):
-        for each in rubric.rubrics:
-            yield from rubrics(each)
+        for member in rubric.rubrics:
+            yield from rubrics(member)
     else:
         yield rubric
 
@@ -237,20 +236,20 @@ def rubrics(rubric: Any) -> Iterator[Any]:
 def weights_of(rubric: Any) -> list[list[float]]:
     """Return the weights that sum up to a reward: of each environment, if it is a group."""
     if hasattr(rubric, "env_map"):
-        inner = rubric.env_map.values()
-        return [weights for each in inner for weights in weights_of(each.rubric)]
-    return [[float(weight) for each in rubrics(rubric) for weight in each.weights]]
+        members = rubric.env_map.values()
+        return [weights for member in members for weights in weights_of(member.rubric)]
+    return [[float(weight) for member in rubrics(rubric) for weight in member.weights]]
 
 
 def ranges_of(
     name: str, given: Sequence[float] | None, rubric: Any
 ) -> RewardRange | dict[str, RewardRange]:
-    """Return what the rewards of an environment can be; of each, by name, if it is a group.
+    """Return the range of an environment's rewards; of each member, by name, if it is a group.
 
     With one range for all, the weights of one member would change what another's answers are worth.
 
     Raises:
-        ConfigError: The given range is none.
+        ConfigError: If the given range is not ``lo < hi``, both finite.
     """
     if given is not None or not hasattr(rubric, "env_map"):
         return reward_range(name, given, weights_of(rubric))

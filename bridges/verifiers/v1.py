@@ -45,14 +45,14 @@ class TasksetEnvironment(Environment):
         name: Its name, for messages.
         taskset: The taskset that training takes tasks from.
         reward_range_given: The rewards worth 0 and 1.
-        eval_taskset: The one that evaluation takes tasks from; the same by default.
+        eval_taskset: The taskset that evaluation takes tasks from; the same by default.
         user: Its package's ``Env``, where that plays the user; see
             :mod:`~vf.bridges.verifiers.v1_user`.
-        sandbox: Where its tasks run commands, if they do; see
+        sandbox: The sandboxes in which its tasks run commands, if they do; see
             :func:`~vf.sandbox.hosting.source.sandbox_source`. None is ``"auto"``.
 
     Raises:
-        ConfigError: It needs what cannot be given here; says what.
+        ConfigError: If it needs what vf-rl cannot provide, is empty, or has no rewards.
     """
 
     _turns: UserTurns | None = None  # of an episode
@@ -88,8 +88,8 @@ class TasksetEnvironment(Environment):
         if not weights and user is None:  # which may record rewards
             raise ConfigError(f"{name}: its tasks have no @vf.reward, so there is nothing to learn")
         self.scale = reward_range(name, reward_range_given, [weights])
-        self._shared = [serve(each) for each in type(taskset).toolsets(taskset.config)]
-        own = [serve(each) for each in self.task_class.toolsets(self.task_config)]
+        self._shared = [serve(toolset) for toolset in type(taskset).toolsets(taskset.config)]
+        own = [serve(toolset) for toolset in self.task_class.toolsets(self.task_config)]
         self._announced = [tool for served in (*own, *self._shared) for tool in served.tools]
         self.rubric = TasksetRubric(self)
 
@@ -97,20 +97,20 @@ class TasksetEnvironment(Environment):
         """Yield its tasks. Of an infinite taskset, the first 2000 are for training, 200 for eval.
 
         Raises:
-            ConfigError: A task needs what cannot be given here.
+            ConfigError: If a task needs what vf-rl cannot provide.
         """
         taskset = self.tasksets[split]
-        found: Iterator[Any] = iter(taskset)
+        theirs: Iterator[Any] = iter(taskset)
         if not getattr(taskset, "bounded", not taskset.INFINITE):
             same = taskset is self.tasksets["train"]
             start, count = (MOST_TRAIN, MOST_EVAL) if split == "eval" else (0, MOST_TRAIN)
-            found = itertools.islice(found, start * same, start * same + count)
+            theirs = itertools.islice(theirs, start * same, start * same + count)
         import verifiers.v1 as v1
 
-        for index, task in enumerate(found):
+        for index, task in enumerate(theirs):
             data = task.data
             check_data(self.name, data, user=self.user is not None)
-            prompt = [each.model_dump(exclude_none=True) for each in prompt_of(data, v1)]
+            prompt = [message.model_dump(exclude_none=True) for message in prompt_of(data, v1)]
             yield Task(
                 f"{split}-{index if data.idx is None else data.idx}",
                 [_openai(message) for message in prompt],
@@ -122,7 +122,7 @@ class TasksetEnvironment(Environment):
         """Return verifiers' task for a vf-rl task.
 
         Raises:
-            EnvironmentFailure: The task is not one of :meth:`tasks`.
+            EnvironmentFailure: If the task is not one of :meth:`tasks`.
         """
         data = task.info.get("data")
         if data is None:
@@ -139,10 +139,10 @@ class TasksetEnvironment(Environment):
         messages = await self._rollout.open()
         if self.user is not None:
             self._turns = UserTurns(self.user, self._rollout)
-            said = await self._turns.next()
-            if said is None:
+            user_messages = await self._turns.next()
+            if user_messages is None:
                 raise EnvironmentFailure(f"{self.name}: its user said nothing to the model")
-            messages += self._rollout.add_said(said)
+            messages += self._rollout.add_user_messages(user_messages)
         if (stop := await self._rollout.stopped()) is not None:
             raise EnvironmentFailure(f"{self.name}: {stop} stopped it before the model was asked")
         return messages
@@ -158,12 +158,12 @@ class TasksetEnvironment(Environment):
         return Step(results) if stop is None else self._ended(results, stop)
 
     async def _user_step(self) -> Step:
-        """Let the user hear the answer, and end when there is no more to say."""
+        """Give the user the answer, and end when the user has no further message."""
         assert self._turns is not None
-        said = await self._turns.hear(self._rollout.segment())
-        if said is None:
+        user_messages = await self._turns.answer(self._rollout.segment())
+        if user_messages is None:
             return self._ended([], "user_closed")
-        messages = self._rollout.add_said(said)
+        messages = self._rollout.add_user_messages(user_messages)
         stop = await self._rollout.stopped()
         return Step(messages) if stop is None else self._ended(messages, stop)
 
@@ -184,7 +184,7 @@ class TasksetEnvironment(Environment):
         return [] if self.source is None else [self.source]
 
     async def close(self) -> None:
-        """Close what the task's tools hold."""
+        """Close the user and the task's tools."""
         if (turns := self.__dict__.pop("_turns", None)) is not None:
             await turns.close()
         rollout: V1Rollout | None = self.__dict__.pop("_rollout", None)
@@ -217,7 +217,7 @@ class TasksetRubric:
         """Score a trace.
 
         Raises:
-            RubricError: A function raised or said something out of range, or a saved trace
+            RubricError: If a function raised or returned something out of range, or a saved trace
                 cannot be scored again.
         """
         name, scale = self._environment.name, self._environment.scale
@@ -241,7 +241,7 @@ class TasksetRubric:
         """Do nothing: each trace has its whole score."""
 
     def _replayed(self, trace: Trace) -> V1Rollout:
-        """Return a rollout in which the trace's messages were said."""
+        """Return a rollout with the trace's messages."""
         environment = self._environment
         task = environment.theirs(trace.task)
         import verifiers.v1 as v1
@@ -275,13 +275,13 @@ def load_taskset(
     """Make a taskset of verifiers' v1 API, and the ``Env`` that plays its user, if there is one.
 
     Raises:
-        ConfigError: The module exports none, or its config does not take the arguments.
+        ConfigError: If the module exports none, or its config does not take the arguments.
     """
     import verifiers.v1 as v1
     from verifiers.v1.utils import loaders
 
-    exported = [getattr(module, each, None) for each in getattr(module, "__all__", ())]
-    if not any(isinstance(each, type) and issubclass(each, v1.Taskset) for each in exported):
+    exported = [getattr(module, export, None) for export in getattr(module, "__all__", ())]
+    if not any(isinstance(value, type) and issubclass(value, v1.Taskset) for value in exported):
         raise ConfigError(
             f"{name}: {module.__name__} is not a verifiers environment: it has neither a function "
             "load_environment (v0) nor a Taskset in its __all__ (v1)"
@@ -291,7 +291,7 @@ def load_taskset(
     try:
         config = config_type.model_validate({"id": environment_id, **args})
     except ValidationError as error:
-        fields = [each for each in config_type.model_fields if each != "id"]
+        fields = [field for field in config_type.model_fields if field != "id"]
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(
@@ -303,9 +303,9 @@ def load_taskset(
 
 
 def _score(scale: RewardRange, trace: Any) -> Score:
-    rewards = {name: each for name, each in trace.rewards.items() if each is not None}
-    parts = {name: each.score for name, each in rewards.items() if each.weight}
-    rest = {name: each.score for name, each in rewards.items() if not each.weight}
+    rewards = {name: reward for name, reward in trace.rewards.items() if reward is not None}
+    parts = {name: reward.score for name, reward in rewards.items() if reward.weight}
+    rest = {name: reward.score for name, reward in rewards.items() if not reward.weight}
     return scale.score(trace.reward, parts, {**rest, **trace.metrics})
 
 

@@ -47,10 +47,10 @@ class V1Rollout:
         )
         self._v1 = v1
         self._stops = task.hooks("stop")
-        self._own = [serve(each) for each in type(task).toolsets(task.config)]
+        self._own = [serve(toolset) for toolset in type(task).toolsets(task.config)]
         self._shared = list(shared)
-        self._said: list[Any] = prompt_of(task.data, v1)
-        self._heard = len(self._said)
+        self._messages: list[Any] = prompt_of(task.data, v1)
+        self._segment_start = len(self._messages)  # after the prompt, or the last of the user
         self._stack = contextlib.AsyncExitStack()
 
     async def open(self) -> list[Message]:
@@ -61,7 +61,7 @@ class V1Rollout:
         for served in self._own:
             await served.open(self._stack, self.trace.task.data)
         self._calls = Calls(self.trace, [*self._own, *self._shared])
-        return [to_ours(message) for message in self._said]
+        return [to_ours(message) for message in self._messages]
 
     async def stopped(self) -> str | None:
         """Ask the ``@vf.stop`` methods; return the name of the first that says so."""
@@ -82,27 +82,27 @@ class V1Rollout:
         response = v1.Response(
             id="", created=0, model=MODEL, message=message, finish_reason=finish_reason
         )
-        node = graph.prepare_turn(self.trace, list(self._said)).commit(response)
+        node = graph.prepare_turn(self.trace, list(self._messages)).commit(response)
         self.trace.calls.append(
             v1.ModelCall(node=node, model=MODEL, finish_reason=response.finish_reason)
         )
-        self._said.append(response.message)
+        self._messages.append(response.message)
 
     def add_result(self, message: Message) -> None:
         """Record what a tool returned."""
-        self._said.append(
+        self._messages.append(
             self._v1.ToolMessage(tool_call_id=message.tool_call_id, content=message.content)
         )
 
-    def add_said(self, messages: Sequence[Any]) -> list[Message]:
-        """Record what the user said, in verifiers' messages; return it in ours."""
-        self._said += messages
-        self._heard = len(self._said)
+    def add_user_messages(self, messages: Sequence[Any]) -> list[Message]:
+        """Record the user's messages, which are verifiers'; return them as ours."""
+        self._messages += messages
+        self._segment_start = len(self._messages)
         return [to_ours(message) for message in messages]
 
     def segment(self) -> list[Any]:
-        """Return what was said since the user did: answers, and results of tools."""
-        return self._said[self._heard :]
+        """Return the answers and tool results since the user's last message."""
+        return self._messages[self._segment_start :]
 
     async def run_tools(self, reply: Message, events: list[ToolEvent], turn: int) -> list[Message]:
         """Run the answer's tool calls, one after the other as verifiers does."""
@@ -131,8 +131,8 @@ class V1Rollout:
             if turn.finish_reason == "length":
                 call.finish_reason = "length"
         limit = _LIMITS.get(ours.stop_reason) if ours.stop_reason is not None else None
-        said = ours.info.get("verifiers", {}).get("stop_condition")
-        trace.stop(limit or said or "agent_completed")
+        condition = ours.info.get("verifiers", {}).get("stop_condition")
+        trace.stop(limit or condition or "agent_completed")
         await invoke(self.task.finalize, {"trace": trace, "runtime": self.runtime})
         await self.task.score(trace, self.runtime)
         return trace
@@ -144,9 +144,9 @@ class V1Rollout:
 
 def prompt_of(data: Any, v1: Any) -> list[Any]:
     """Return a task's first messages, as verifiers' ``null`` harness sends them."""
-    said = [v1.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
+    messages = [v1.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
     if data.prompt is None:  # a user opens the conversation
-        return said
+        return messages
     if isinstance(data.prompt, str):
-        return [*said, v1.UserMessage(content=data.prompt)]
-    return [*said, *data.prompt]
+        return [*messages, v1.UserMessage(content=data.prompt)]
+    return [*messages, *data.prompt]

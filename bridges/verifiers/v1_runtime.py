@@ -23,7 +23,7 @@ MOST_READ = 50 * 2**20  # bytes of a file
 
 
 class SandboxInfo(BaseRuntimeInfo):  # type: ignore[misc]
-    """What kind of runtime it is; its settings are the sandbox's."""
+    """The kind of the runtime; its settings are the sandbox's."""
 
     type: Literal["vf-rl"] = "vf-rl"
 
@@ -72,8 +72,8 @@ class SandboxRuntime(Runtime):  # type: ignore[misc]
         """Read a file.
 
         Raises:
-            verifiers.v1.errors.SandboxError: It is larger than ``max_bytes``, or cannot be read.
-            OSError: It cannot be read, where ``max_bytes`` is not given.
+            verifiers.v1.errors.SandboxError: If it is larger than ``max_bytes``, or cannot be read.
+            OSError: If it cannot be read, and ``max_bytes`` is None.
         """
         if max_bytes is None:
             return await self._read(path)
@@ -95,7 +95,7 @@ class SandboxRuntime(Runtime):  # type: ignore[misc]
         """Install a script's packages; return the command that runs it.
 
         Raises:
-            EnvironmentFailure: They cannot be installed: sandboxes have no network by default.
+            EnvironmentFailure: If they cannot be installed: sandboxes have no network by default.
         """
         try:
             command: list[str] = await super().prepare_uv_script(script, env, activate=activate)
@@ -108,17 +108,9 @@ class SandboxRuntime(Runtime):  # type: ignore[misc]
         return command
 
     def host_url(self, url: str) -> str:
-        """Refuse: programs in the sandbox reach no server of this machine.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Raise a ConfigError: programs in the sandbox reach no server of this machine."""
         raise ConfigError(f"programs in the sandbox cannot reach {url}, a server outside of it")
 
     async def expose(self, port: int) -> str | None:
-        """Refuse: nothing outside reaches a server in the sandbox.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Raise a ConfigError: nothing outside reaches a server in the sandbox."""
         raise ConfigError(f"port {port} of the sandbox cannot be reached from outside of it")

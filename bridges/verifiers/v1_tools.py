@@ -44,15 +44,15 @@ class Calls:
 
     def __init__(self, trace: Any, servers: Sequence[Served]) -> None:
         self.trace = trace
-        self.lost: Exception | None = None  # a connection that a tool found dead
+        self.lost: Exception | None = None  # the error of a tool whose connection was lost
         self._tools = {name: (served, raw) for served in servers for name, raw in served.names}
 
     async def run(self, call: ToolCall, event: ToolEvent) -> str:
-        """Run one call, and return the text for the model. ``event`` gets what became of it.
+        """Run one call, and return the text for the model. ``event`` gets its outcome.
 
         Raises:
-            ToolFailure: The tool found a connection dead.
-            EnvironmentFailure: It returned something other than text.
+            ToolFailure: If the tool's connection was lost.
+            EnvironmentFailure: If it returned something other than text.
         """
         text = self._fault(call, event)
         if text is not None:
@@ -115,15 +115,15 @@ class Served:
         toolset.register(self._server)
         self.names: list[tuple[str, str]] = []
         self.tools: list[Tool] = []
-        for each in _at_once(self._server.list_tools()):
-            schema = getattr(each, "inputSchema", None) or getattr(each, "input_schema", None)
-            self._announce(each.name, each.description, schema)
+        for tool in _at_once(self._server.list_tools()):
+            schema = getattr(tool, "inputSchema", None) or getattr(tool, "input_schema", None)
+            self._announce(tool.name, tool.description, schema)
         self._setting_up: asyncio.Future[None] | None = None
 
-    def _announce(self, name: str, told: str | None, schema: dict[str, Any] | None) -> None:
+    def _announce(self, name: str, description: str | None, schema: dict[str, Any] | None) -> None:
         prefix = f"{self.toolset.server_name}_" if self.toolset.server_name else ""
         self.names.append((f"{prefix}{name}", name))
-        self.tools.append(announced(f"{prefix}{name}", told or "", schema or {}))
+        self.tools.append(announced(f"{prefix}{name}", description or "", schema or {}))
 
     async def open(self, stack: AsyncExitStack, data: Any) -> None:
         """Set the tool set up for one task; what it holds is closed with the stack."""
@@ -132,7 +132,7 @@ class Served:
         await self.toolset.setup_task(data)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> tuple[Sequence[Any], bool]:
-        """Call a tool; return the blocks of its answer, and whether they tell an error."""
+        """Call a tool; return the blocks of its answer, and whether it is an error."""
         async with _client(self._server) as client:
             result = await client.call_tool(name, arguments)
         wrong = getattr(result, "isError", False) or getattr(result, "is_error", False)
@@ -152,15 +152,15 @@ class Remote(Served):
         toolset: The verifiers ``Toolset``.
 
     Raises:
-        ToolFailure: The server does not list its tools.
+        ToolFailure: If the server does not list its tools.
     """
 
     def __init__(self, toolset: Any) -> None:
         self.toolset = toolset
         self._at = Server(None, toolset.config.url, "http", {}, {}, None)
         self.names, self.tools = [], []
-        for each in carry_out(self._asked(lambda session: session.tools(_SECONDS))):
-            self._announce(each["name"], each.get("description"), each.get("inputSchema"))
+        for tool in carry_out(self._with_session(lambda session: session.tools(_SECONDS))):
+            self._announce(tool["name"], tool.get("description"), tool.get("inputSchema"))
 
     async def open(self, stack: AsyncExitStack, data: Any) -> None:
         """Do nothing: it knows nothing of the task."""
@@ -172,19 +172,21 @@ class Remote(Served):
         """Call a tool there.
 
         Raises:
-            ToolFailure: The server did not answer.
+            ToolFailure: If the server did not answer.
         """
         try:
-            found = await self._asked(lambda session: session.call(name, arguments, _SECONDS))
+            result = await self._with_session(
+                lambda session: session.call(name, arguments, _SECONDS)
+            )
         except ToolError as error:  # the arguments are wrong
             return [SimpleNamespace(type="text", text=str(error))], True
-        blocks = [SimpleNamespace(**block) for block in found.get("content", ())]
-        return blocks, bool(found.get("isError"))
+        blocks = [SimpleNamespace(**block) for block in result.get("content", ())]
+        return blocks, bool(result.get("isError"))
 
-    async def _asked(self, ask: Callable[[Session], Awaitable[T]]) -> T:
+    async def _with_session(self, request: Callable[[Session], Awaitable[T]]) -> T:
         session = await Session.open(self._at, _SECONDS)
         try:
-            return await ask(session)
+            return await request(session)
         finally:
             await session.close()
 
@@ -238,10 +240,10 @@ def _client(server: Any) -> AbstractAsyncContextManager[Any]:
     except ImportError:
         from mcp.shared.memory import create_connected_server_and_client_session
 
-        found: AbstractAsyncContextManager[Any] = create_connected_server_and_client_session(server)
-        return found
-    made: AbstractAsyncContextManager[Any] = Client(server)
-    return made
+        old: AbstractAsyncContextManager[Any] = create_connected_server_and_client_session(server)
+        return old
+    client: AbstractAsyncContextManager[Any] = Client(server)
+    return client
 
 
 def _at_once(coroutine: Coroutine[Any, Any, list[Any]]) -> list[Any]:
@@ -249,8 +251,8 @@ def _at_once(coroutine: Coroutine[Any, Any, list[Any]]) -> list[Any]:
     try:
         coroutine.send(None)
     except StopIteration as done:
-        found: list[Any] = done.value
-        return found
+        tools: list[Any] = done.value
+        return tools
     raise EnvironmentFailure("verifiers: a tool server that lists its tools only after waiting")
 
 

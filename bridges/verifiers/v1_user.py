@@ -25,23 +25,23 @@ def load_user(name: str, environment_id: str, taskset_config: Any) -> Any | None
     """Return the ``Env`` of a package, where it plays the user of one agent; None if it has none.
 
     Raises:
-        ConfigError: It has several agents, or does more than play the user.
+        ConfigError: If it has several agents, or does more than play the user.
     """
     from verifiers.v1.env import Env
     from verifiers.v1.envs.single_agent import SingleAgentEnv
     from verifiers.v1.utils import loaders
 
-    found = loaders.environment_class(environment_id)
-    if found is SingleAgentEnv:
+    cls = loaders.environment_class(environment_id)
+    if cls is SingleAgentEnv:
         return None
     config = loaders.env_config_type(environment_id)(taskset=taskset_config)
     agents = _agents_of(config)
     if len(agents) != 1:
         of = f" of {' and '.join(agents)}" if agents else ""
-        refuse(name, f"its own interplay of agents ({found.__name__}{of})")
+        refuse(name, f"its own interplay of agents ({cls.__name__}{of})")
     for hook in _OTHER_HOOKS:
-        if getattr(found, hook) not in (getattr(Env, hook), getattr(SingleAgentEnv, hook)):
-            refuse(name, f"more of its {found.__name__} than run ({hook})")
+        if getattr(cls, hook) not in (getattr(Env, hook), getattr(SingleAgentEnv, hook)):
+            refuse(name, f"more of its {cls.__name__} than run ({hook})")
     return loaders.load_environment(config)
 
 
@@ -49,7 +49,7 @@ class UserTurns:
     """The user's part in one rollout.
 
     Args:
-        env: Whose ``run`` plays it.
+        env: The package's ``Env``, whose ``run`` plays the user.
         rollout: The rollout, which was set up.
     """
 
@@ -58,27 +58,27 @@ class UserTurns:
 
         self._segment = Segment
         self._rollout = rollout
-        self._asked: asyncio.Queue[list[Any] | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[list[Any] | None] = asyncio.Queue()
         self._answer: asyncio.Future[Any] | None = None
         self._held = False
         self._over = False
         [name] = _agents_of(env.config)
         self._run = asyncio.create_task(env.run(rollout.task, _Agents(name, self)))
-        self._run.add_done_callback(lambda task: self._asked.put_nowait(None))
+        self._run.add_done_callback(lambda task: self._messages.put_nowait(None))
 
     async def next(self) -> list[Any] | None:
-        """Return what the user says next: nothing where the prompt is said, None at the end.
+        """Return the user's next messages: none where the prompt is first, None at the end.
 
         Raises:
-            Exception: Whatever ``run`` raised.
+            Exception: If ``run`` raised it.
         """
-        said = await self._asked.get()
-        if said is None:
+        messages = await self._messages.get()
+        if messages is None:
             self._run.result()
-        return said
+        return messages
 
-    async def hear(self, messages: list[Any]) -> list[Any] | None:
-        """Let the user hear an answer, with the results of tools in it; return as :meth:`next`."""
+    async def answer(self, messages: list[Any]) -> list[Any] | None:
+        """Give the user the agent's answer, with its tool results; return as :meth:`next`."""
         assert self._answer is not None
         self._answer.set_result(self._segment(messages=messages))
         return await self.next()
@@ -87,7 +87,7 @@ class UserTurns:
         """Tell the user that the conversation is over, and wait until ``run`` has ended.
 
         Raises:
-            Exception: Whatever ``run`` raised.
+            Exception: If ``run`` raised it.
         """
         self._over = True
         if self._answer is not None and not self._answer.done():
@@ -115,7 +115,7 @@ class UserTurns:
         if self._over:
             raise RuntimeError("the exchange is over (the run ended); read interaction.trace")
         self._answer = asyncio.get_running_loop().create_future()
-        self._asked.put_nowait(messages)
+        self._messages.put_nowait(messages)
         return await self._answer
 
 
@@ -142,7 +142,7 @@ class _Interaction:
         if isinstance(message, str):
             return await self._user.say([UserMessage(content=message)])
         return await self._user.say(
-            [parse_message(each) if isinstance(each, dict) else each for each in message]
+            [parse_message(part) if isinstance(part, dict) else part for part in message]
         )
 
 
