@@ -13,7 +13,7 @@ while read -r name packages; do
 done <<'SDKS'
 tinker tinker==0.38.0
 mint mindlab-toolkit==0.2.0
-cookbook tinker==0.38.0 anyio blobfile chz cloudpickle pillow pyrage termcolor tiktoken tqdm
+cookbook tinker==0.38.0 anyio blobfile chz cloudpickle pillow pyrage pylatexenc termcolor tiktoken tqdm
 SDKS
 # By itself: it asks for a version of tml-renderers that is not on PyPI, and runs with the last one.
 "$folder/cookbook/bin/python" -m pip install --quiet --no-compile --no-deps \

@@ -118,13 +118,15 @@ def prompt(ids: Sequence[int]) -> dict[str, Any]:
 
 
 @contextmanager
-def running_api(folder: Path, key: str | None = None, **engine: Any) -> Iterator[ApiClient]:
-    """Serve the shipped model, and give a client."""
+def running_api(
+    folder: Path, key: str | None = None, *, name: str = "tiny", **engine: Any
+) -> Iterator[ApiClient]:
+    """Serve the shipped model by a name, and give a client."""
     renderer = Renderer.from_pretrained(resolve_model("tiny"))
     served = EmbeddedEngine(load_model(), **{"max_seq_len": LENGTH, "max_requests": 8} | engine)
     served.start()
     try:
-        registry = Registry(("tiny", resolve_model("tiny")), served, Checkpoints(folder))
+        registry = Registry((name, resolve_model("tiny")), served, Checkpoints(folder))
         server = ServerThread(build_app(registry, renderer, key, "127.0.0.1", _nothing))
         server.start()
         headers = {} if key is None else {"X-API-Key": key}
