@@ -77,7 +77,7 @@ def run(place: Path, url: str, recipe: str, **settings: Any) -> list[dict[str, A
     return [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_plain_supervised_loop_learns_and_goes_on_from_a_checkpoint(place: Path) -> None:
+def test_the_plain_supervised_loop_learns_and_resumes_from_a_checkpoint(place: Path) -> None:
     settings = {"batch_size": 8, "learning_rate": 0.01, "save_every": 4}
     with running_api(place / "served", name=MODEL) as api:
         url = str(api.http.base_url).rstrip("/")
