@@ -53,6 +53,9 @@ ELSEWHERE = {
     r"vf-rl eval guess-number -m qwen3-8b": "scripts/first_night.py",
     r"vf-rl serve runs/(run-1|quickstart-1)": "tests/trainer/commands/test_serve.py",
     r"vf-rl serve tiny --train$": "tests/trainer/tinker_api/test_serve_train.py",
+    r"(vf-rl serve Qwen/|python -m tinker_cookbook\.recipes)": (
+        "tests/trainer/tinker_api/test_recipes.py"
+    ),
     r"vf-rl configs/quickstart\.toml --set trainer\.backend=tinker": (
         "tests/trainer/tinker_backend/test_runs.py"
     ),
