@@ -61,7 +61,7 @@ def compare(use_lora: bool, case: str, batch: list[Sample]) -> None:
         assert found.keys() == expected.keys()
         for name, gradient in expected.items():
             gap = (found[name] - gradient).norm()
-            assert gap <= 1e-4 * gradient.norm() + 1e-9, (name, gap, gradient.norm())
+            assert gap <= 3e-4 * gradient.norm() + 1e-9, (name, gap, gradient.norm())
 
 
 @pytest.mark.parametrize(("use_lora", "case"), CASES)
