@@ -51,7 +51,13 @@ def test_tests_in_the_agents_container_are_protected_unless_asked_not_to(
     open_to_all = harbor(folder, held_out=0, keep_changes=every, keep_running=every)
     # One only makes the tests last until the task's time for them is over, ten minutes here.
     quick = [hacker for hacker in HACKERS if hacker.name != "hang"]
-    assert earned(open_to_all, quick) >= {"path", "replace-programs", "start-up", "same-size", "plugins"}
+    assert earned(open_to_all, quick) >= {
+        "path",
+        "replace-programs",
+        "start-up",
+        "same-size",
+        "plugins",
+    }
     assert earned(harbor(folder, held_out=0)) == set()
 
 
