@@ -89,7 +89,7 @@ def free_port() -> int:
 def doomed() -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """A server in a process of its own, with its port."""
     port = free_port()
-    command = [sys.executable, "-m", servers.__name__, str(port)]
+    command = [sys.executable, "-m", "tests.bridges.openenv.openenv_servers", str(port)]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[3])
 
     def listening() -> bool:
