@@ -114,10 +114,11 @@ def test_a_step_does_not_notice_that_one_of_its_servers_died(
     settings = inference(every, how, replicas=2, logprob_tolerance=1e9)
     trainer = make_trainer(inference=settings, max_error_rate=0.0, max_concurrent=8)
     one, two = (Journal(path) for path in sorted(tmp_path.glob("journal-*.jsonl")))
-    assert [len(each.calls("/v1/completions")) for each in (one, two)] == [1, 1], "both are probed"
+    probes, same = one.begun, two.begun
+    assert probes == same > 0, "both are probed"
 
     def kill() -> None:
-        wait_until(lambda: one.begun > 6 and two.begun > 1)
+        wait_until(lambda: one.begun > probes + 5 and two.begun > probes)
         os.kill(two.pids[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill)

@@ -11,8 +11,6 @@ from concurrent import futures
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from vf.inference.tinker_wire import load_sdk
 from vf.runtime.api_keys import hide_urls
 from vf.runtime.errors import ConfigError, EngineError, TrainingError
@@ -153,6 +151,8 @@ class TinkerService:
 
     def _look(self) -> str | None:
         """Return why the server cannot be reached; None if it can."""
+        import httpx
+
         try:
             answer = httpx.get(f"{self.base_url}/api/v1/healthz", timeout=ANSWER_SECONDS)
         except httpx.HTTPError as error:
