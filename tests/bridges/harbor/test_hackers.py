@@ -49,19 +49,14 @@ def test_tests_in_the_agents_container_are_protected_unless_asked_not_to(
     folder = str(make(tmp_path, only=["single-tests-with-files"]))
     every = ("*",)
     open_to_all = harbor(folder, held_out=0, keep_changes=every, keep_running=every)
-    # One only makes the tests last until the task's time for them is over, ten minutes here.
+    # One leaves pipes, at which tests wait until the task's time for them is over: ten minutes.
     quick = [hacker for hacker in HACKERS if hacker.name != "hang"]
-    assert earned(open_to_all, quick) >= {
-        "path",
-        "replace-programs",
-        "start-up",
-        "same-size",
-        "plugins",
-    }
-    assert earned(harbor(folder, held_out=0)) == set()
+    found = earned(open_to_all, quick)
+    assert found >= {"path", "replace-programs", "start-up", "same-size", "plugins"}
+    assert earned(harbor(folder, held_out=0), quick) == set()
 
 
-def earned(environment: vf.Environment, hackers: Sequence[Agent] = HACKERS) -> set[str]:
+def earned(environment: vf.Environment, hackers: Sequence[Agent]) -> set[str]:
     """Return the hackers who earn anything."""
     tasks = take_tasks(environment, "eval")
 
