@@ -233,7 +233,7 @@ def test_a_runs_other_process_places_in_what_was_reserved(
     machines: Machines, tmp_path: Path
 ) -> None:
     with driver(machines, tmp_path / "log", SLEEP) as (_, reservation):
-        assert json.loads(reservation)["places"][1][0] == "worker"
+        assert json.loads(reservation)["bundles"][1][0] == "worker"
         command = [sys.executable, "-c", JOINED, reservation]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stdout) == (0, "hello\n127.0.1.9 0\n"), done.stderr

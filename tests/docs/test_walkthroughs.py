@@ -42,7 +42,7 @@ def test_an_environment_of_verifiers_is_written_measured_and_trained(tmp_path: P
     python = next(block.text for block in page if block.kind == "python")
     done = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, check=False)
     assert done.returncode == 0
-    [toml] = [block.text for block in page if block.kind == "toml"]
+    toml = next(block.text for block in page if block.kind == "toml")
     (tmp_path / "run.toml").write_text(toml)
 
     path = (tmp_path, ROOT)  # the page says so
