@@ -220,12 +220,11 @@ def run_pytest(
     root: Path, arguments: list[str], timeout: float | None = None, **variables: str
 ) -> int | None:
     """Run tests in the copy; return the exit status, None if they took too long."""
-    # Where this is itself called by a test, that test's worker process is none of these.
-    inherited = {key: text for key, text in os.environ.items() if "PYTEST_XDIST" not in key}
+    outside_xdist = {key: text for key, text in os.environ.items() if "PYTEST_XDIST" not in key}
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         cwd=root,
-        env=inherited | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | variables,
+        env=outside_xdist | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | variables,
         stdout=subprocess.DEVNULL if timeout else None,
         stderr=subprocess.STDOUT,
         start_new_session=True,
