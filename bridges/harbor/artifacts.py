@@ -15,7 +15,7 @@ from vf.bridges.harbor.config import Artifact
 from vf.bridges.harbor.container import as_unverifiable, empty_folder, failure_of
 from vf.bridges.harbor.model import Part
 from vf.runtime.errors import SandboxError
-from vf.runtime.temporary import temporary_folder
+from vf.runtime.temporary import make_temporary_folder, remove_tree
 from vf.runtime.workers import in_thread
 from vf.sandbox.audit import Accompanied
 from vf.sandbox.contract import Sandbox
@@ -46,7 +46,8 @@ class Keeper:
     async def __aenter__(self) -> Self:
         """Make the folder."""
         if self._folder is None:
-            self._target = self._stack.enter_context(temporary_folder("artifacts"))
+            self._target = await in_thread(make_temporary_folder, "artifacts")
+            self._stack.callback(remove_tree, self._target)
         else:
             name = re.sub(r"[^\w.-]+", "-", self._task)
             self._target = self._folder / name / uuid.uuid4().hex[:12] / self._step

@@ -108,7 +108,7 @@ class LocalWorkspace:
 
     async def open(self, endpoint: Endpoint) -> Endpoint:
         """Make the folder."""
-        self._work = self._new() / "work"
+        self._work = await in_thread(self._new) / "work"  # the first also removes abandoned ones
         await in_thread(self._fill)
         return endpoint
 

@@ -26,7 +26,7 @@ OURS = {
     "logprobs-mode": "the trainer needs the logprobs of what was sampled",
     "generation-config": "requests are sampled as the run's settings say",
     "override-generation-config": "change `temperature`, `top_p`, `top_k` or `min_p`",
-    "logits-processors": "they would sample differently from the trainer computes",
+    "logits-processors": "they would sample by other probabilities than the trainer computes",
     "api-server-count": "one API server knows every adapter; leave it out",
     "api-key": "the server listens on this machine alone and needs none",
 }

@@ -53,9 +53,7 @@ def test_the_folders_of_killed_processes_alone_are_removed(
     assert not used.parent.exists(), "it has ended, and its folder with it"
 
 
-def test_a_fork_does_not_remove_what_is_its_parents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_does_not_remove_what_is_its_parents(tmp_path: Path) -> None:
     code = f"{MAKE.replace('sys.stdin.read()', '')}\nif os.fork() == 0: sys.exit()\nos.wait()\n"
     code += "print(folder.is_dir(), make_temporary_folder('b').parent == folder.parent)"
     done = subprocess.run(
