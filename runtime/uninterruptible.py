@@ -13,8 +13,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
+
+LOOK_SECONDS = 0.2
 
 T = TypeVar("T")
 
@@ -30,7 +32,11 @@ def wait_for(work: Callable[[], T]) -> T:
     Returns:
         Its result; what it raises is raised here.
     """
-    return _start(work).result()
+    future = _start(work)
+    # A signal that comes just before a lock is waited for does not end that wait: look again soon.
+    while not wait([future], LOOK_SECONDS).done:
+        pass
+    return future.result()
 
 
 async def await_for(work: Callable[[], T]) -> T:
