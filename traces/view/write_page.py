@@ -44,8 +44,8 @@ TokenTexts = Callable[[Sequence[int]], list[str]]
 # not become markup, for no policy may make TrustedHTML.
 _POLICY = (
     "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
-    "img-src {images}; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
-    "trusted-types 'none'"
+    "img-src data: {images}; base-uri 'none'; form-action 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
