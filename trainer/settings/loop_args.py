@@ -32,7 +32,7 @@ class LoopArgs(BaseModel):
 
     max_steps: Positive = 100
     """Training steps."""
-    batch_size: Positive = 64
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 64
     """Rollouts in one step."""
     rollouts_per_example: Annotated[int, Field(ge=2)] = 8
     """Rollouts of one task in a step; advantages are relative to them."""
@@ -59,10 +59,10 @@ class LoopArgs(BaseModel):
 
     overlong_prompts: Literal["skip", "error"] = "skip"
     """A task whose first prompt is longer than max_prompt_len is left out, or ends the run."""
-    max_refill: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    max_refill: Annotated[float, Field(ge=0, le=1000)] = 0.0
     """Groups whose rewards are all equal are replaced by groups of fresh tasks, at most this share
     of a batch's groups, rounded, in a step; 0 replaces none."""
-    oversample: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    oversample: Annotated[float, Field(ge=1, le=1000)] = 1.0
     """Rollouts started of a task, over rollouts_per_example; once that many have ended, the slowest
     are stopped. More than 1 prefers short rollouts."""
     min_group_size: Annotated[int, Field(ge=2)] = 2

@@ -148,7 +148,7 @@ class LossArgs(BaseModel):
     such as a solution, and the model does not. With a teacher_model that is the model itself, this
     is self-distillation."""
 
-    learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 1e-4
     """Peak learning rate; `auto` follows a rule in docs/losses.md."""
     eps: Annotated[float, Field(gt=0)] = 1e-8
     """AdamW's term in the denominator."""

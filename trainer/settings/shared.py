@@ -25,7 +25,7 @@ class SharedArgs(BaseModel):
     """Folder of the run; by default the TOML's name and a number."""
     output_dir: str = "runs"
     """Folder in which run folders are made."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)  # what numpy takes
     """Seed of all randomness in the run."""
 
     micro_batch_size: Positive | None = None
@@ -51,9 +51,9 @@ class SharedArgs(BaseModel):
 
     use_lora: bool = True
     """Train a LoRA adapter rather than all weights."""
-    lora_rank: Positive = 16
+    lora_rank: int = Field(default=16, ge=1, le=8192)
     """Rank of the adapter."""
-    lora_alpha: float = Field(default=32, gt=0)
+    lora_alpha: float = Field(default=32, gt=0, le=1e6)
     """Scale of the adapter, divided by its rank."""
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout before the adapter."""

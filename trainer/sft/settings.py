@@ -56,10 +56,10 @@ class SftArgs(SharedArgs):
     """Passes over the selected traces."""
     max_steps: Positive | None = None
     """Optimizer steps, instead of num_epochs."""
-    batch_size: Positive = 16
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 16
     """Sequences in one optimizer step; a multiple of micro_batch_size."""
 
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
     """Peak learning rate."""
     lr_scheduler_type: Schedule = Field(default="linear", description=SCHEDULE)
     optim: Literal["adamw", "adamw_8bit"] = "adamw"
