@@ -115,7 +115,17 @@ class Renderer:
                 eos = None
             if eos is not None:
                 stops = list(eos) if isinstance(eos, list | tuple) else [eos]
-        return cls(tokenizer, stops, template_args, tool_style)
+        renderer = cls(tokenizer, stops, template_args, tool_style)
+        if (vocabulary := _model_vocabulary(model)) is not None:
+            for index in renderer.stop_token_ids:
+                if index >= vocabulary:
+                    raise ConfigError(
+                        f"model {model!r}: the token {renderer.template.token(index)!r} ends an "
+                        f"answer, and its id {index} is not in the vocabulary of the model, which "
+                        f"has {vocabulary} tokens (vocab_size in config.json): resize the model's "
+                        "embeddings, or correct its tokenizer or generation_config.json"
+                    )
+        return renderer
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
         """Render a whole conversation, up to where the model answers.
@@ -279,6 +289,19 @@ def _check_stops(tokenizer: Any, stop_token_ids: Sequence[object]) -> None:
                 f"{tokenizer.name_or_path!r}, which has {len(tokenizer)} tokens: correct "
                 "generation_config.json"
             )
+
+
+def _model_vocabulary(model: str) -> int | None:
+    """Return the vocab_size in a model's config.json, None where there is none to read."""
+    from transformers import PretrainedConfig
+
+    try:
+        config, _ = PretrainedConfig.get_config_dict(model)
+    except OSError:  # a folder with a tokenizer alone
+        return None
+    text = config.get("text_config")
+    size = (text if isinstance(text, dict) else config).get("vocab_size")
+    return size if isinstance(size, int) else None
 
 
 def _parser(chat_template: str, tool_style: ToolStyle) -> Parser:

@@ -63,6 +63,18 @@ def test_an_eos_token_that_is_not_in_the_vocabulary_is_named(tmp_path: Path, eos
         Renderer.from_pretrained(str(model))
 
 
+def test_a_stop_token_that_only_the_tokenizer_knows_is_named(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(resolve_model("tiny"), model)
+    more = tokenizer()
+    more.add_tokens(["<stop>"])
+    more.save_pretrained(model)
+    assert Renderer.from_pretrained(str(model)).stop_token_ids  # nobody samples the new token
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 512]}))
+    with pytest.raises(ConfigError, match=r"'<stop>' ends an answer, and its id 512 .* 512 tokens"):
+        Renderer.from_pretrained(str(model))
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
