@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from vf.inference.rotary import fix_rotary
-from vf.runtime.errors import ConfigError, TrainingError
+from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batches.batch import MicroBatch, Sample
 from vf.trainer.learning.batches.normalisation import Totals, scale, weighted
@@ -387,11 +387,7 @@ class Policy:
             RuntimeError: If it cannot be read.
         """
         masters = dict(self.weights.masters.named())
-        shapes = {name: self.sharding.shape(master) for name, master in masters.items()}
-        if shapes != stored.shapes(PARAMETERS):
-            raise ConfigError(
-                "the checkpoint's trained parameters are those of another model or adapter"
-            )
+        self.weights.check_shapes(stored.shapes(PARAMETERS))
         for name in masters:
             check_moments(stored.below(f"{OPTIMIZER}/{name}"), self.args)
         self.sharding.load_states(self.optimizer, masters, stored)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,15 +159,29 @@ class Weights:
         Raises:
             ConfigError: If the names or shapes are those of another model.
         """
-        mine = dict(self.masters.named())
-        shapes = {name: self.ranks.sharding.shape(p) for name, p in mine.items()}
-        if shapes != {name: tensor.shape for name, tensor in state.items()}:
-            raise ConfigError(
-                "the checkpoint's trained parameters are those of another model or adapter"
-            )
-        for name, parameter in mine.items():
+        self.check_shapes({name: tensor.shape for name, tensor in state.items()})
+        for name, parameter in self.masters.named():
             self.ranks.sharding.put(parameter, state[name])
         self.masters.write()
+
+    def check_shapes(self, saved: Mapping[str, Sequence[int]]) -> None:
+        """See that a checkpoint's parameters are those that are trained here.
+
+        Args:
+            saved: Their shapes by name.
+
+        Raises:
+            ConfigError: If the names or shapes are those of another model.
+        """
+        mine = {name: list(self.ranks.sharding.shape(p)) for name, p in self.masters.named()}
+        other = {name: list(shape) for name, shape in saved.items()}
+        for name in sorted({*mine, *other}):
+            if mine.get(name) != other.get(name):
+                there, here = (each.get(name, "missing") for each in (other, mine))
+                raise ConfigError(
+                    "the checkpoint's trained parameters are those of another model or adapter: "
+                    f"{name} is {there} there and {here} here"
+                )
 
 
 def fingerprint(model: Any) -> str:
