@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import os
-import shutil
 import sys
-import tempfile
 from importlib import resources
 from pathlib import Path
 from typing import Self
 
 from vf.runtime.errors import ConfigError, SandboxError
+from vf.runtime.temporary import make_temporary_folder, remove_tree
 from vf.sandbox.child import READ_AHEAD, START_TIMEOUT, end
 from vf.sandbox.contract import Limits
 from vf.sandbox.session import Session
@@ -69,7 +68,7 @@ class UnsafeLocalSandbox(SessionSandbox):
         """
         if self._root is not None:
             raise ValueError(f"{self.name} was started before")
-        self._root = Path(tempfile.mkdtemp(prefix="vf-unsafe-local-"))
+        self._root = make_temporary_folder("unsafe-local")
         try:
             process = self._process = await self._spawn(self._root)
             assert process.stdin is not None
@@ -128,7 +127,7 @@ class UnsafeLocalSandbox(SessionSandbox):
         if self._process is not None:
             await end(self._process)
         if self._root is not None:
-            await asyncio.to_thread(_remove, self._root)
+            await asyncio.to_thread(remove_tree, self._root)
 
     async def __aenter__(self) -> Self:
         """Start, and return itself."""
@@ -144,14 +143,3 @@ def _environment(root: Path) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "TMPDIR": str(root / "tmp"),
     }
-
-
-def _remove(root: Path) -> None:
-    """Remove a directory, even if code has made parts of it unreadable."""
-    for folder, names, _ in os.walk(root):
-        for name in names:
-            path = os.path.join(folder, name)
-            if not os.path.islink(path):
-                with contextlib.suppress(OSError):
-                    os.chmod(path, 0o700)
-    shutil.rmtree(root, ignore_errors=True)

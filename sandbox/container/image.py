@@ -17,12 +17,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import ConfigError, SandboxError
+from vf.runtime.temporary import temporary_folder
 from vf.sandbox.container.docker_engine import (
     NOT_THERE,
     Engine,
@@ -181,8 +181,8 @@ def debootstrap(engine: Engine, tag: str, suite: str = SUITE) -> None:
         )
     if os.geteuid() != 0:
         raise ConfigError("debootstrap needs root: `sudo vf-rl sandbox build`")
-    with tempfile.TemporaryDirectory(prefix="vf-image-") as folder:
-        root, archive = Path(folder, "root"), Path(folder, "root.tar")
+    with temporary_folder("image") as folder:
+        root, archive = folder / "root", folder / "root.tar"
         # python3-minimal lacks json, ctypes and asyncio.
         command = ["debootstrap", "--force-check-gpg", "--variant=minbase"]
         command += ["--include=python3,git", suite, str(root)]
@@ -207,23 +207,23 @@ def _with_git(engine: Engine, image: str) -> str:
     tag = f"vf-sandbox-base:{image.rpartition(':')[2]}-{RECIPE}"
     if inspected(engine, tag) is None:
         log.info("adding git to %s", image)
-        with tempfile.TemporaryDirectory(prefix="vf-image-") as folder:
-            Path(folder, "Dockerfile").write_text(f"FROM {image}\nRUN {INSTALL_GIT}\n")
+        with temporary_folder("image") as folder:
+            (folder / "Dockerfile").write_text(f"FROM {image}\nRUN {INSTALL_GIT}\n")
             _build(engine, folder, tag, network="default")
     return tag
 
 
 def _layer(engine: Engine, start: str, tag: str, packages: Sequence[str], key: str) -> str:
     """Build the packages on top of an image."""
-    with tempfile.TemporaryDirectory(prefix="vf-image-") as folder:
+    with temporary_folder("image") as folder:
         about = _python_of(engine, start)
         lines = [f"FROM {start}"]
         if packages:
-            site = _install(start, about, packages, Path(folder, "site"))
+            site = _install(start, about, packages, folder / "site")
             lines.append(f"COPY site {site}")
             lines.append(f"RUN python3 -I -m compileall -q {site} || true")
         lines.append(f'LABEL {LABEL}="{key}"')
-        Path(folder, "Dockerfile").write_text("\n".join(lines) + "\n")
+        (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
         _build(engine, folder, tag)
     return tag
 
@@ -234,7 +234,7 @@ def _as_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-def _build(engine: Engine, folder: str, tag: str, network: str = "none") -> None:
+def _build(engine: Engine, folder: Path, tag: str, network: str = "none") -> None:
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         tar.add(folder, arcname=".", filter=_as_root)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from vf.runtime.temporary import make_temporary_folder
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.stream import close_in_children
 
@@ -39,7 +39,7 @@ class SshTunnel:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._folder = tempfile.mkdtemp(prefix="vf-ssh-")
+        self._folder = str(make_temporary_folder("ssh"))
         self._socket, self._log = Path(self._folder, "engine.sock"), Path(self._folder, "log")
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()

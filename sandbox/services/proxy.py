@@ -13,7 +13,6 @@ import contextlib
 import os
 import shutil
 import socket
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Self
 
+from vf.runtime.temporary import make_temporary_folder
 from vf.sandbox.services.allow import AllowList, Ip, Target
 from vf.sandbox.services.requests import BadRequest, Request, read_request
 
@@ -84,7 +84,7 @@ class Proxy:
 
     async def __aenter__(self) -> Self:
         """Start to listen."""
-        self._folder = tempfile.mkdtemp(prefix="vf-proxy-")
+        self._folder = str(make_temporary_folder("proxy"))
         self.address = os.path.join(self._folder, "socket")
         try:
             self._server = await asyncio.start_unix_server(self._accept, self.address, limit=HEAD)
