@@ -327,10 +327,14 @@ def _values(entry: Mapping[str, Any]) -> str:
     return f"{words[kind]}{_range(entry)}".replace(" ", NO_BREAK)
 
 
+def _bound(value: float) -> str:
+    return f"{int(value):,}" if value >= 10_000 else f"{value:g}"
+
+
 def _range(entry: Mapping[str, Any]) -> str:
     """Return the bounds of a number."""
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    bounds = [f"{sign} {entry[name]:g}" for name, sign in signs.items() if name in entry]
+    bounds = [f"{sign} {_bound(entry[name])}" for name, sign in signs.items() if name in entry]
     return f" {', '.join(bounds)}" if bounds else ""
 
 

@@ -45,7 +45,8 @@ def test_a_row_says_values_default_and_bounds() -> None:
     text = page().replace(NO_BREAK, " ")
     assert "`rollouts_per_example` | whole number ≥ 2 | `8` |" in text
     assert "`temperature` | number > 0, ≤ 100 | `1` |" in text
-    assert '`learning_rate` | number > 0 or `"auto"` | `1e-4` |' in text
+    assert '`learning_rate` | number > 0, ≤ 1 or `"auto"` | `1e-4` |' in text
+    assert "`seed` | whole number ≥ 0, ≤ 4,294,967,295 | `0` |" in text
     assert "`betas` | list of 2 numbers ≥ 0, < 1 | `[0.9, 0.95]` |" in text
     assert '`engine` | `"embedded"` or `"vllm"` | `"embedded"` |' in text
     assert "`id` | text | needed |" in text

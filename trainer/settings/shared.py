@@ -25,7 +25,7 @@ class SharedArgs(BaseModel):
     """Folder of the run; by default the TOML's name and a number."""
     output_dir: str = "runs"
     """Folder in which run folders are made."""
-    seed: int = Field(default=0, ge=0, lt=2**32)  # what numpy takes
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)  # what numpy takes
     """Seed of all randomness in the run."""
 
     micro_batch_size: Positive | None = None

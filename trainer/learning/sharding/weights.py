@@ -177,7 +177,7 @@ class Weights:
         other = {name: list(shape) for name, shape in saved.items()}
         for name in sorted({*mine, *other}):
             if mine.get(name) != other.get(name):
-                there, here = (each.get(name, "missing") for each in (other, mine))
+                there, here = (shapes.get(name, "missing") for shapes in (other, mine))
                 raise ConfigError(
                     "the checkpoint's trained parameters are those of another model or adapter: "
                     f"{name} is {there} there and {here} here"
