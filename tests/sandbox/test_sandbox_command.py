@@ -115,14 +115,14 @@ def test_doctor_says_all_that_is_missing(engine: Engine) -> None:
     assert "Traceback" not in told.stderr
 
 
-def test_build_says_what_it_made(engine: Engine) -> None:
+def test_build_says_what_it_made(scratch: Engine) -> None:
     try:
         told = vf_sandbox("build", "--base", DEFAULT_IMAGE, "--tag", "vf-test-cli:1")
         assert (told.returncode, told.stdout) == (0, "vf-test-cli:1\n"), told
         again = vf_sandbox("build", "--base", DEFAULT_IMAGE, "--tag", "vf-test-cli:1")
         assert "is there" in again.stderr
     finally:
-        engine.call_now("remove_image", "vf-test-cli:1", force=True)
+        scratch.call_now("remove_image", "vf-test-cli:1", force=True)
 
 
 def test_build_explains_what_it_cannot_make(engine: Engine) -> None:
