@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 
-REPOSITORY = "vf-test-pools"
+REPOSITORY = f"vf-test-pools-{os.getpid()}"  # other processes of the tests remove their own
 
 
 def remove_images(engine: Engine) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sandbox.own_images import REPOSITORY
 from tests.waiting import Clock, until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
@@ -17,6 +18,7 @@ from vf.sandbox.spec import Build
 
 Make = Callable[..., Images]
 Folder = Callable[..., Path]
+SLEEP = f"sleep 600.{os.getpid()}"  # other processes of the tests have their own
 
 
 def there(engine: Engine, name: str) -> bool:
@@ -46,11 +48,11 @@ def test_another_base_is_another_image(make_images: Make, folder: Folder, engine
 
     async def run() -> None:
         images = make_images()
-        (place / "Dockerfile").write_text("FROM vf-test-pools:base\nRUN true\n")
+        (place / "Dockerfile").write_text(f"FROM {REPOSITORY}:base\nRUN true\n")
         found = set()
         for start in (base, other):
             name = await images.image(Build(start))
-            engine.call_now("tag", name, "vf-test-pools", "base")
+            engine.call_now("tag", name, REPOSITORY, "base")
             found.add(await make_images().image(Build(place)))
         assert len(found) == 2
 
@@ -106,7 +108,7 @@ def test_a_failure_names_its_log_and_ends_with_its_last_lines(
 def test_a_build_ends_with_its_time(
     make_images: Make, folder: Folder, engine: Engine, clock: Clock
 ) -> None:
-    place = folder("slow", "RUN echo begun; sleep 600")
+    place = folder("slow", f"RUN echo begun; {SLEEP}")
 
     async def run() -> None:
         work = asyncio.create_task(make_images().image(Build(place, timeout=100.0)))
@@ -121,13 +123,13 @@ def test_a_build_ends_with_its_time(
 
 def building(engine: Engine) -> list[str]:
     listed = engine.call_now("containers")
-    return [item["Id"] for item in listed if "sleep 600" in item["Command"]]
+    return [item["Id"] for item in listed if SLEEP in item["Command"]]
 
 
 def test_a_build_that_nobody_waits_for_is_cancelled(
     make_images: Make, folder: Folder, engine: Engine
 ) -> None:
-    place = folder("slow", "RUN sleep 600")
+    place = folder("slow", f"RUN {SLEEP}")
 
     async def run() -> None:
         images = make_images()
@@ -147,7 +149,7 @@ def test_a_build_that_nobody_waits_for_is_cancelled(
 
 
 def test_those_who_wait_when_it_is_closed_get_an_error(make_images: Make, folder: Folder) -> None:
-    place = folder("slow", "RUN sleep 600")
+    place = folder("slow", f"RUN {SLEEP}")
 
     async def run() -> None:
         images = make_images()
