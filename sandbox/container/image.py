@@ -64,6 +64,8 @@ ABOUT_PYTHON = (
     "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_platform());"
     "print(*[p for p in sys.path if p.endswith('-packages')], sep='\\n')"
 )
+BUILD_ATTEMPTS = 4
+_CACHE_RACE = re.compile("unable to find image|no such image: sha256|unknown parent image", re.I)
 
 
 def inspected(engine: Engine, image: str) -> dict[str, Any] | None:
@@ -79,6 +81,14 @@ def inspected(engine: Engine, image: str) -> dict[str, Any] | None:
             return None
         raise
     return image_info
+
+
+def is_cache_race(reason: str) -> bool:
+    """Return whether a build failed as another image, with which its cache compares, was removed.
+
+    Asked again, the engine builds it.
+    """
+    return _CACHE_RACE.search(reason) is not None
 
 
 def build(
@@ -238,23 +248,26 @@ def _build(engine: Engine, folder: Path, tag: str, network: str = "none") -> Non
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         tar.add(folder, arcname=".", filter=_as_root)
-    context.seek(0)
-    output: list[dict[str, Any]] = engine.call_now(
-        "build",
-        fileobj=context,
-        custom_context=True,
-        tag=tag,
-        rm=True,
-        forcerm=True,
-        network_mode=network,
-        decode=True,
-        timeout=BUILD_TIMEOUT,
-        use_config_proxy=False,
-    )
-    for line in output:
-        if "error" in line:
+    for attempt in range(BUILD_ATTEMPTS):
+        context.seek(0)
+        output: list[dict[str, Any]] = engine.call_now(
+            "build",
+            fileobj=context,
+            custom_context=True,
+            tag=tag,
+            rm=True,
+            forcerm=True,
+            network_mode=network,
+            decode=True,
+            timeout=BUILD_TIMEOUT,
+            use_config_proxy=False,
+        )
+        error = next((str(line["error"]) for line in output if "error" in line), None)
+        if error is None:
+            return
+        if attempt == BUILD_ATTEMPTS - 1 or not is_cache_race(error):
             log_end = "".join(str(item.get("stream", "")) for item in output[-20:])
-            raise ImageUnfit(f"image {tag} cannot be built: {line['error']}\n{log_end}".strip())
+            raise ImageUnfit(f"image {tag} cannot be built: {error}\n{log_end}".strip())
 
 
 def _install(image: str, about: list[str], packages: Sequence[str], folder: Path) -> str:

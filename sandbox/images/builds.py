@@ -18,6 +18,7 @@ from vf.runtime.errors import SandboxError
 from vf.runtime.workers import in_thread
 from vf.sandbox.bounds import DISK, Pull
 from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
+from vf.sandbox.container.image import BUILD_ATTEMPTS, is_cache_race
 from vf.sandbox.images.context import Context, read_context, write_context
 from vf.sandbox.images.ledger import Ledger, ledger_of
 from vf.sandbox.images.long_call import Line, Refused, long_call
@@ -225,8 +226,15 @@ class Images:
             written.write(f"{image} from {build.folder}\n".encode())
             try:
                 await in_thread(write_context, context, archive)
-                archive.seek(0)
-                await self._send(build, image, archive, written)
+                for attempt in range(BUILD_ATTEMPTS):
+                    archive.seek(0)
+                    try:
+                        await self._send(build, image, archive, written)
+                    except Refused as error:
+                        if attempt == BUILD_ATTEMPTS - 1 or not is_cache_race(str(error)):
+                            raise
+                    else:
+                        break
             except (OSError, SandboxError) as error:
                 limit = f"it took longer than its {build.timeout:g} s"
                 reason = limit if isinstance(error, TimeoutError) else str(error)

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.waiting import Clock, until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.images.builds import ImageFailed, Images
+from vf.sandbox.images.long_call import Refused, long_call
 from vf.sandbox.spec import Build
 
 Make = Callable[..., Images]
@@ -40,6 +42,21 @@ def test_an_image_is_built_once_however_many_ask(make_images: Make, folder: Fold
         assert await make_images().image(Build(again)) == names[0]
 
     asyncio.run(run())
+
+
+def test_a_build_is_repeated_if_the_engine_lost_an_image_of_its_cache(
+    make_images: Make, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, lost = folder("one", "RUN true"), [1, 2]
+
+    async def call(*args: Any, **kwargs: Any) -> None:
+        if lost:
+            raise Refused(f'unable to find image "sha256:{lost.pop()}"')
+        await long_call(*args, **kwargs)
+
+    monkeypatch.setattr("vf.sandbox.images.builds.long_call", call)
+    assert asyncio.run(make_images().image(Build(place)))
+    assert not lost
 
 
 def test_another_base_is_another_image(make_images: Make, folder: Folder, engine: Engine) -> None:
