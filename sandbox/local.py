@@ -7,12 +7,13 @@ import contextlib
 import itertools
 import os
 import sys
+import tempfile
 from importlib import resources
 from pathlib import Path
 from typing import Self
 
 from vf.runtime.errors import ConfigError, SandboxError
-from vf.runtime.temporary import make_temporary_folder, remove_tree
+from vf.runtime.temporary import remove_tree
 from vf.sandbox.child import READ_AHEAD, START_TIMEOUT, end
 from vf.sandbox.contract import Limits
 from vf.sandbox.session import Session
@@ -68,7 +69,7 @@ class UnsafeLocalSandbox(SessionSandbox):
         """
         if self._root is not None:
             raise ValueError(f"{self.name} was started before")
-        self._root = make_temporary_folder("unsafe-local")
+        self._root = Path(tempfile.mkdtemp(prefix="vf-unsafe-local-"))
         try:
             process = self._process = await self._spawn(self._root)
             assert process.stdin is not None

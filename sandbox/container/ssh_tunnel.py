@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from vf.runtime.temporary import make_temporary_folder
@@ -39,8 +38,8 @@ class SshTunnel:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._folder = str(make_temporary_folder("ssh"))
-        self._socket, self._log = Path(self._folder, "engine.sock"), Path(self._folder, "log")
+        self._folder = make_temporary_folder("ssh")
+        self._socket, self._log = self._folder / "engine.sock", self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 

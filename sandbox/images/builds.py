@@ -226,15 +226,7 @@ class Images:
             written.write(f"{image} from {build.folder}\n".encode())
             try:
                 await in_thread(write_context, context, archive)
-                for attempt in range(BUILD_ATTEMPTS):
-                    archive.seek(0)
-                    try:
-                        await self._send(build, image, archive, written)
-                    except Refused as error:
-                        if attempt == BUILD_ATTEMPTS - 1 or not is_cache_race(str(error)):
-                            raise
-                    else:
-                        break
+                await self._send(build, image, archive, written)
             except (OSError, SandboxError) as error:
                 limit = f"it took longer than its {build.timeout:g} s"
                 reason = limit if isinstance(error, TimeoutError) else str(error)
@@ -249,21 +241,28 @@ class Images:
                 written.write(output.encode("utf-8", "replace"))
                 written.flush()
 
-        await long_call(
-            self._engine,
-            "build",
-            fileobj=archive,
-            custom_context=True,
-            dockerfile=build.dockerfile,
-            tag=image,
-            buildargs=dict(build.args),
-            target=build.target,
-            rm=True,
-            forcerm=True,
-            use_config_proxy=True,
-            timeout=build.timeout,
-            on_line=note,
-        )
+        for attempt in range(BUILD_ATTEMPTS):
+            archive.seek(0)
+            try:
+                return await long_call(
+                    self._engine,
+                    "build",
+                    fileobj=archive,
+                    custom_context=True,
+                    dockerfile=build.dockerfile,
+                    tag=image,
+                    buildargs=dict(build.args),
+                    target=build.target,
+                    rm=True,
+                    forcerm=True,
+                    use_config_proxy=True,
+                    timeout=build.timeout,
+                    on_line=note,
+                )
+            except Refused as error:
+                if attempt == BUILD_ATTEMPTS - 1 or not is_cache_race(str(error)):
+                    raise
+        return None
 
     @contextlib.asynccontextmanager
     async def _slot(self, name: str) -> AsyncIterator[None]:

@@ -21,6 +21,7 @@ from ipaddress import ip_address
 from typing import Self
 
 from vf.runtime.temporary import make_temporary_folder
+from vf.runtime.workers import in_thread
 from vf.sandbox.services.allow import AllowList, Ip, Target
 from vf.sandbox.services.requests import BadRequest, Request, read_request
 
@@ -84,7 +85,7 @@ class Proxy:
 
     async def __aenter__(self) -> Self:
         """Start to listen."""
-        self._folder = str(make_temporary_folder("proxy"))
+        self._folder = str(await in_thread(make_temporary_folder, "proxy"))
         self.address = os.path.join(self._folder, "socket")
         try:
             self._server = await asyncio.start_unix_server(self._accept, self.address, limit=HEAD)

@@ -76,6 +76,8 @@ def test_a_dry_run_builds_packages_and_the_same_ones_are_built_once(
     assert with_packages(scratch, DEFAULT_IMAGE, [wheel]) == made
     assert scratch.call_now("inspect_image", made)["Id"] == born
     assert with_packages(scratch, DEFAULT_IMAGE, []) == DEFAULT_IMAGE
+    left = [item["Image"] for item in scratch.call_now("containers", all=True)]
+    assert made not in left
 
 
 def test_a_profile_whose_packages_are_not_built_is_refused(
