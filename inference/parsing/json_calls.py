@@ -81,7 +81,7 @@ PHI4 = MarkedParser(
 GRANITE3 = MarkedParser("granite3", r"<\|tool_call\|>", None, _read_list, dressing=r"</?response>")
 
 _START = re.compile(
-    r"(?P<tag><\|python_tag\|>)\s*"
+    r"(?P<tag>(?:<\|python_tag\|>\s*)+)"
     r'|(?:^[ \t]*|;\s*)(?=\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:)',
     re.MULTILINE,
 )

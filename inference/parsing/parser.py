@@ -109,6 +109,11 @@ class MarkedParser:
     def _opener(self) -> re.Pattern[str]:
         return re.compile(self.opener)
 
+    @cached_property
+    def _closer(self) -> re.Pattern[str]:
+        """Pattern of the closing marker, or of an opener, which may have the same characters."""
+        return re.compile(f"{self.opener}|(?P<closer>{re.escape(self.closer or '')})")
+
     def _openers(self, text: str, start: int, end: int | None = None) -> Iterator[re.Match[str]]:
         """Yield what opens calls; not what is only named, as in: I will write `<tool_call>`."""
         for opener in self._opener.finditer(text, start, len(text) if end is None else end):
@@ -140,12 +145,18 @@ class MarkedParser:
         return calls, first[1]
 
     def _ends(self, text: str, start: int) -> Iterator[tuple[int, int]]:
-        """Yield where a body may end and the text continues: at a marker, or with the text."""
+        """Yield where a body may end and the text continues: at a marker, or with the text.
+
+        An opener ends a body too where nothing has to close it.
+        """
         if self.closer is None:
             yield from ((match.start(),) * 2 for match in self._opener.finditer(text, start))
         else:
-            closers = re.compile(re.escape(self.closer)).finditer(text, start)
-            yield from ((match.start(), match.end()) for match in closers)
+            for mark in self._closer.finditer(text, start):
+                if mark["closer"]:
+                    yield mark.start(), mark.end()
+                elif self.may_stay_open:
+                    yield mark.start(), mark.start()
         yield len(text), len(text)
 
     def _holds_another(

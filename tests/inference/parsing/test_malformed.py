@@ -144,6 +144,15 @@ def test_a_call_that_cannot_be_read_is_kept_with_the_reason(
         ("lfm2", "<|tool_call_start|>[f(), g(1), h()]<|tool_call_end|>", ["f", ""]),
         ("mistral", "[TOOL_CALLS]f[ARGS]{[TOOL_CALLS]g[ARGS]{}", ["", "g"]),
         ("llama3", '{"name": "f", "parameters": }\n{"name": "g", "parameters": {}}', ["", "g"]),
+        ("llama3", '<|python_tag|>\n<|python_tag|>{"name": "g", "parameters": {}}', ["g"]),
+        ("phi4", 'I use functools[0]. functools[{"name": "g"}]', ["", "g"]),
+        ("phi4", 'functools[{"name": "f"}]\nfunctools[{"name": "g"}]', ["f", "g"]),
+        ("phi4", '<|tool_call|> opens: functools[{"name": "g"}]', ["", "g"]),
+        (
+            "command-r",
+            'I write Action: ``` now.\nAction: ```json\n[{"tool_name": "g"}]\n```',
+            ["", "g"],
+        ),
     ],
 )
 def test_one_bad_call_leaves_the_others(family: str, text: str, names: list[str]) -> None:
