@@ -42,7 +42,8 @@ class Queue:
         steps: The state of every open step.
         traces: The finished rollouts of these steps.
         version: The version of the weights that are served when it is restored. A step that may not
-            start with these, because ``ahead`` is less than it was, waits; None lets all start.
+            start with these, because ``ahead`` is less than it was, waits; None lets all start up
+            to ``max_steps``.
     """
 
     cursor: dict[str, Any]
@@ -119,8 +120,7 @@ class Orchestrator:
             first: The step to be trained next.
             version: The version of the weights that are served.
         """
-        last = min(self._args.max_steps, version + 1 + self._ahead)
-        for step in range(first, max(first, last) + 1):
+        for step in range(first, max(first, self._last_step(version)) + 1):
             if step in self._open:
                 continue
             self._open[step] = self._step(step)
@@ -257,7 +257,7 @@ class Orchestrator:
         self.mixture.load(queue.cursor)
         for state in queue.steps:
             step = int(state["step"])
-            if queue.version is not None and step > queue.version + 1 + self._ahead:
+            if step > self._last_step(queue.version):
                 own = [
                     trace for trace in queue.traces if trace.origin and trace.origin.step == step
                 ]
@@ -265,6 +265,11 @@ class Orchestrator:
                 continue
             self._open[step] = self._step(step)
             self._open[step].restore(state, queue.traces)
+
+    def _last_step(self, version: int | None) -> int:
+        """Return the last step whose rollouts may run while weights of a version are served."""
+        last = self._args.max_steps
+        return last if version is None else min(last, version + 1 + self._ahead)
 
     def _fetch_ahead(self) -> None:
         """Have the images built or pulled that the step after the open ones needs."""

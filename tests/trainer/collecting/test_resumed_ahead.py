@@ -1,9 +1,10 @@
-"""A run that is resumed with another ``max_steps_off_policy``."""
+"""A run that is resumed with another ``max_steps_off_policy``, or with fewer steps."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import vf
 from tests.trainer.collecting.test_step_rollouts import build, groups_of, mixed, run
@@ -45,3 +46,24 @@ def test_steps_that_may_no_longer_run_so_far_ahead_wait() -> None:
     assert sorted(trace.id for trace in written) == sorted(trace.id for trace in kept)
     assert [group.number for groups in trained for group in groups] == [0, 1, 2, 3, 4, 5]
     assert [trace in old for trace in kept] == [True] * 8 + [False] * 16
+
+
+def test_steps_beyond_fewer_max_steps_do_not_run_and_are_kept() -> None:
+    """Nobody would train on their rollouts; more steps later find them as they were."""
+
+    async def scene() -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[vf.Trace]]:
+        work = build(mixed, ahead=2, max_steps=3)
+        await work.open(1, version=0)
+        while len((queue := await work.queue()).traces) < 24:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        written: list[vf.Trace] = []
+        shorter = build(mixed, written, ahead=2, max_steps=2)
+        await shorter.restore(replace(queue, version=0))
+        for step in (1, 2):
+            await shorter.open(step, version=step - 1)
+            await groups_of(shorter, step)
+        return queue.steps, (await shorter.queue()).steps, written
+
+    before, after, written = run(scene())
+    assert after == [state for state in before if state["step"] == 3]
+    assert {trace.origin.step for trace in written if trace.origin} == {1, 2}
