@@ -145,6 +145,30 @@ def test_what_ran_ahead_is_resumed_in_its_environments(make_trainer: Any) -> Non
     assert set(numbers.values()) == {2}, "no rollout is lost, and none is there twice"
 
 
+def test_groups_that_ran_ahead_in_a_removed_environment_are_replaced(make_trainer: Any) -> None:
+    settings = STATEFUL | {"max_steps_off_policy": 1}
+    first: RLTrainer = make_trainer(**settings)
+    first.step()
+    saved = first.save() / "progress.json"
+    first.close()
+    (ahead,) = [
+        step["groups"]
+        for step in json.loads(saved.read_text())["queue"]["steps"]
+        if step["step"] == 2
+    ]
+    kept = {group["number"] for group in ahead if group["environment"] != "hot"}
+    assert len(kept) < len(ahead)
+    env = [member for member in STATEFUL["env"] if member.get("name") != "hot"]
+    resumed: RLTrainer = make_trainer(**settings | {"env": env})
+    assert resumed.resume({"env"}) == 1
+    resumed.step()
+    traces = traces_of(resumed, 2)
+    assert {trace.environment for trace in traces} == {DIGITS, f"{DIGITS}-2"}
+    groups = Counter(trace.origin.group for trace in traces if trace.origin)
+    assert kept < groups.keys(), "the others' groups are resumed"
+    assert [*groups.values()] == [2] * len(ahead)
+
+
 FILE = '''
 import vf
 

@@ -151,7 +151,7 @@ class StepRollouts:
     def restore(self, state: dict[str, Any], saved_traces: Sequence[Trace]) -> None:
         """Resume a saved step: finished rollouts are kept, the others start again.
 
-        Earlier failures do not count against ``max_error_rate``: whoever resumes has fixed what
+        Groups of an environment that the run no longer has are replaced by new draws. Earlier failures do not count against ``max_error_rate``: whoever resumes has fixed what
         made the run stop.
 
         Args:
@@ -162,7 +162,13 @@ class StepRollouts:
             ConfigError: If the environment does not have one of the tasks.
         """
         self._refills = state["refills"]
-        for saved in state["groups"]:
+        groups = [
+            saved for saved in state["groups"] if self._environment(saved) in self._mixture.members
+        ]
+        if removed := len(state["groups"]) - len(groups):
+            for draw in self._mixture.draws(removed):
+                self._launch(self._group(draw))
+        for saved in groups:
             group, done = self._saved_group(saved), saved["done"]
             traces = [t for t in saved_traces if t.origin and t.origin.group == group.number]
             group.traces = traces
@@ -194,10 +200,14 @@ class StepRollouts:
         """Return whether the rollouts of a group are scored together, once all have ended."""
         return bool(self._mixture.members[group.environment].environment.rubric.group_rewards)
 
+    def _environment(self, saved: dict[str, Any]) -> str:
+        """Return the environment's name of a saved group; early checkpoints held none."""
+        name: str = saved.get("environment", next(iter(self._mixture.members)))
+        return name
+
     def _saved_group(self, saved: dict[str, Any]) -> Group:
-        name = saved.get("environment", next(iter(self._mixture.members)))
-        cursor = self._mixture.cursors.get(name)
-        task = None if cursor is None else cursor.task(saved["task"])
+        name = self._environment(saved)
+        task = self._mixture.cursors[name].task(saved["task"])
         if task is None:
             raise ConfigError(
                 f"the checkpoint has rollouts of the task {saved['task']!r}, which the environment "
