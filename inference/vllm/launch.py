@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -27,6 +28,7 @@ OURS = {
     "generation-config": "requests are sampled as the run's settings say",
     "override-generation-config": "change `temperature`, `top_p`, `top_k` or `min_p`",
     "logits-processors": "they would sample by other probabilities than the trainer computes",
+    "config": "write what the file says under `inference.args`",
     "api-server-count": "one API server knows every adapter; leave it out",
     "api-key": "the server listens on this machine alone and needs none",
 }
@@ -112,13 +114,22 @@ def flags(args: Mapping[str, Any]) -> list[str]:
 def check_args(args: Mapping[str, Any]) -> None:
     """Refuse flags that would contradict the rest of the config.
 
+    vLLM also takes the beginning of a flag's name, and ``flag.key`` for one value of a table.
+
     Raises:
-        ConfigError: If a flag is vf-rl's; names it, and what to set instead.
+        ConfigError: If a flag is vf-rl's, or tokens would not be sampled from the model's
+            probabilities; names the flag, and what to set instead.
     """
-    for name in args:
-        instead = OURS.get(name.lstrip("-").replace("_", "-"))
+    for name, value in args.items():
+        flag = re.split(r"[.=]", name.lstrip("-").replace("_", "-"))[0]
+        instead = next((OURS[ours] for ours in OURS if ours.startswith(flag)), None)
         if instead is not None:
             raise ConfigError(f"inference.args.{name} is for vf-rl to set: {instead}")
+        if flag == "speculative-config" and "synthetic" in json.dumps([name, value], default=str):
+            raise ConfigError(
+                f"inference.args.{name}: synthetic acceptance samples by other probabilities than "
+                'the model\'s; set rejection_sample_method = "standard"'
+            )
 
 
 def server_env(

@@ -70,14 +70,18 @@ def test_a_table_becomes_json() -> None:
         ("logprobs-mode", "logprobs of what was sampled"),
         ("generation_config", "the run's settings"),
         ("override-generation-config", "`top_p`"),
+        ("override-generation-config.top_k", "`top_p`"),
+        ("override_generation", "`top_p`"),
         ("logits_processors", "the trainer computes"),
+        ("config", "under `inference.args`"),
+        ("speculative_config.rejection_sample_method", '"standard"'),
     ],
 )
 def test_flags_that_are_ours_are_refused_with_the_setting_to_change(
     flag: str, setting: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        check_args({"dtype": "auto", flag: "x"})
+        check_args({"dtype": "auto", flag: "synthetic"})
     assert f"inference.args.{flag}" in str(error.value)
     assert setting in str(error.value)
     check_args({"dtype": "auto", "max_model_len": 3})
