@@ -25,6 +25,7 @@ from vf.traces.trace import Trace
 
 # What verifiers and TRL call a reward function's arguments, which they recognise by name.
 _FOREIGN = ("completion", "completions", "prompt", "prompts", "answer")
+ROUNDING = 1e-9  # a value in [0, 1] that is this near to an end is meant to be the end
 Value = float | int | bool | None
 Scorer = Callable[[Trace], Value | Awaitable[Value]]
 
@@ -194,6 +195,9 @@ async def _all(waits: Sequence[Awaitable[Value]]) -> list[Value]:
 def checked(value: object, part: Part) -> float | None:
     """Return a function's value as a float, or None.
 
+    A value within rounding of 0 or 1 becomes that: ten tenths are 1 - 1e-16, which is no success,
+    and 0.4 * 3 - 0.2 is 1 + 2e-16, which is out of range.
+
     Raises:
         RubricError: If it is not a number, not finite, or out of its range; or is None because
             the function forgot to return.
@@ -212,6 +216,8 @@ def checked(value: object, part: Part) -> float | None:
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number):
         raise RubricError(f"{part.name!r} returned {number}, not a finite number")
+    if part.range is Range.UNIT:
+        number = next((end for end in (0.0, 1.0) if abs(number - end) <= ROUNDING), number)
     if part.range is Range.UNIT and not 0.0 <= number <= 1.0:
         raise RubricError(f"{part.name!r} returned {number}, which is outside [0, 1]")
     if part.range is Range.BOOL and number not in (0.0, 1.0):

@@ -137,6 +137,15 @@ def test_a_value_outside_zero_and_one_is_an_error_naming_the_function(
         score(place(returns(value)))
 
 
+@pytest.mark.parametrize(
+    ("value", "outcome"),
+    [(sum([0.1] * 10), 1.0), (0.4 * 3 - 0.2, 1.0), (0.3 - 0.1 * 3, 0.0), (1e-6, 1e-6)],
+)
+def test_a_value_within_rounding_of_an_end_is_the_end(value: float, outcome: float) -> None:
+    result = score(vf.Rubric(returns(value)))
+    assert (result.outcome, result.reward) == (outcome, outcome)
+
+
 def test_a_named_penalty_is_reported_by_its_name() -> None:
     with pytest.raises(RubricError, match="'late' returned"):
         score(vf.Rubric(one, [vf.Penalty(returns(math.nan), name="late")]))
