@@ -258,9 +258,12 @@ def test_an_adapter_from_4_bits_is_merged_into_the_stored_base(
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_a_number_ends_the_run(
-    make_config: MakeConfig, renderer: Renderer, tmp_path: Path
+    make_config: MakeConfig, renderer: Renderer, blank: Path, tmp_path: Path
 ) -> None:
-    config = make_config(**{**QUICK, "learning_rate": 1e30, "max_grad_norm": 1e30})
+    model = load_module(str(blank), torch.float32)
+    model.model.norm.weight.data[0] = torch.nan
+    model.save_pretrained(shutil.copytree(blank, tmp_path / "broken"))
+    config = make_config(str(tmp_path / "broken"), **QUICK)
     run = prepare(config, renderer, tmp_path / "run")
     with pytest.raises(TrainingError, match="lower learning_rate"):
         training.warm_start(config, run, renderer)

@@ -69,7 +69,8 @@ class Planner(DefaultLoadPlanner):
     """Reads what is no tensor, such as a count of steps, as plain values; names are flat."""
 
     def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False)
+        # Flattening would read into a copy of the values.
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put a value into its place."""
