@@ -184,10 +184,9 @@ def _evaluate(case: _Case) -> Iterator[str]:
         if args.eval_rollouts_per_example > 1
         else ""
     )
-    yield (
-        f"Evaluate less: raise trainer.args.eval_steps = {args.eval_steps}, or lower "
-        f"trainer.args.eval_examples = {args.eval_examples}{often}"
-    )
+    between = args.eval_steps < args.max_steps  # beside before the first step and after the last
+    rarer = f"raise trainer.args.eval_steps = {args.eval_steps}, or " if between else ""
+    yield (f"Evaluate less: {rarer}lower trainer.args.eval_examples = {args.eval_examples}{often}")
 
 
 def _save(case: _Case) -> Iterator[str]:

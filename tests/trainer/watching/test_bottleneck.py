@@ -93,7 +93,9 @@ def test_advice_fits_the_settings() -> None:
 
     saving = said(steps(save=3.0, train=1.0), make(save_steps=1))
     assert "trainer.args.save_steps = 1" in saving
-    assert "trainer.args.eval_steps = 50" in said(steps(evaluate=3.0, train=1.0))
+    evaluating = steps(evaluate=3.0, train=1.0)
+    assert "trainer.args.eval_steps = 50" in said(evaluating, make(max_steps=100))
+    assert "eval_steps" not in said(evaluating, make(max_steps=50)), "the last is always measured"
     sleeping = make({**VLLM, "sleep": True})
     assert "inference.sleep = true" in said(steps(publish=3.0, train=1.0), sleeping)
 
