@@ -354,13 +354,14 @@ class Scheduler:
             positions += [0] * extra
             last += [0] * invariant.missing(ready)
         owners = [(r.lora, count, count == len(r.todo)) for r, count in parts]
+        kept = torch.tensor(last, dtype=torch.long, device=device)  # none where a prompt is cut
         with self._mixture.using(parts_of(owners, device)):
             output = self._model(
                 input_ids=torch.tensor([ids], device=device),
                 position_ids=torch.tensor([positions], device=device),
                 attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=device),
                 use_cache=False,
-                logits_to_keep=torch.tensor(last, device=device) if ready < len(ids) else 0,
+                logits_to_keep=kept if ready < len(ids) else 0,
                 vf_pass=Pass(self._cache, queries, device, deterministic=self._deterministic),
             )
         if self._experts is not None:

@@ -107,6 +107,14 @@ def test_what_a_request_samples_is_nobody_elses_business() -> None:
             assert answers[-1].logprobs == pytest.approx(alone.logprobs, abs=1e-5)
 
 
+def test_a_prompt_alone_may_be_longer_than_a_pass() -> None:
+    prompt = [*range(1, 60)]
+    with running_engine(build(CONFIGS[0]), max_seq_len=96, max_batch_tokens=16) as engine:
+        [answer] = generate_all(engine, [(prompt, Sampling(4, seed=0))], [-1])
+        plain = plain_logprobs(engine, prompt, answer.token_ids)
+    assert answer.logprobs == pytest.approx(plain, abs=1e-4)
+
+
 @pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("shared", [0, 3, 20])
 @pytest.mark.parametrize("seed", range(4))
