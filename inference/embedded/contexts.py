@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class Context:
         family: The same object for contexts that were copied from one another.
         alike: How many tokens it has from the first of its family; infinite for that one.
         owner: The number of the adapter that computed it; 0 for the model alone.
+        states: What recurrent layers remember after so many of its tokens, where others can begin;
+            None without such layers, where they can begin anywhere.
     """
 
     ids: list[int]
@@ -46,6 +49,7 @@ class Context:
     family: object = field(default_factory=object)
     alike: float = math.inf
     owner: int = 0
+    states: dict[int, Any] | None = None
 
 
 class Contexts:
@@ -54,6 +58,7 @@ class Contexts:
     Args:
         count: Contexts of the greatest length that there is room for; no more may be busy.
         longest: The greatest length, in tokens.
+        idle: Contexts that are held without a request at most.
 
     Attributes:
         unit: Tokens in the smallest block.
@@ -61,7 +66,7 @@ class Contexts:
         tokens: Tokens in the cache, less than ``count * (longest + 16)``.
     """
 
-    def __init__(self, count: int, longest: int) -> None:
+    def __init__(self, count: int, longest: int, idle: float = math.inf) -> None:
         parts = PARTS
         while parts > 1 and longest < parts * LEAST:
             parts //= 2
@@ -69,6 +74,7 @@ class Contexts:
         self.slot = parts * self.unit
         self.tokens = count * self.slot
         self._parts = parts
+        self._idle = idle
         self._blocks = count * parts
         self._held: list[Context] = []
         self._clock = 0
@@ -79,7 +85,10 @@ class Contexts:
         for context in self._held:
             if context.stale or context.owner != owner:
                 continue
-            if (shared := common(context.ids, ids, length)) > length:
+            shared = common(context.ids, ids, length)
+            if context.states is not None:
+                shared = max((end for end in context.states if end <= shared), default=0)
+            if shared > length:
                 best, length = context, shared
         return best, length
 
@@ -117,6 +126,9 @@ class Contexts:
             self._held.remove(context)
         else:
             context.size = self._size(len(context.ids))
+        resting = [held for held in self._held if not held.busy]
+        if len(resting) > self._idle:
+            self._held.remove(min(resting, key=lambda held: held.used))
 
     def forget(self) -> None:
         """Share nothing that is held now, for the weights have changed."""

@@ -14,10 +14,11 @@ from contextlib import aclosing, contextmanager
 from transformers import PreTrainedModel
 
 from vf.inference.completions import Completion
+from vf.inference.embedded.engine_request import Request
 from vf.inference.embedded.generation_thread import GenerationThread, Outcome
 from vf.inference.embedded.lora_mixture import Lora
 from vf.inference.embedded.sampler import Stream
-from vf.inference.embedded.scheduler import Request, Scheduler
+from vf.inference.embedded.scheduler import Scheduler
 from vf.inference.model import Sampling
 from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import EngineError

@@ -109,7 +109,11 @@ class LoraMixture:
 
     @contextmanager
     def using(self, parts: Sequence[Part]) -> Iterator[None]:
-        """Compute with adapters until the block ends; backward passes belong inside of it."""
+        """Compute with adapters until the block ends; backward passes belong inside of it.
+
+        A block within another one has its own adapters alone.
+        """
+        outer = self._parts
         by_layer: dict[str, list[Part]] = {}
         for part in parts:
             for name in part.lora.weights:
@@ -120,7 +124,7 @@ class LoraMixture:
         try:
             yield
         finally:
-            self._parts = {}
+            self._parts = outer
             if not self._kept:
                 self._remove()
 

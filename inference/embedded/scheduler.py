@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -15,13 +15,13 @@ from vf.inference.embedded.adapters import LoraLayers
 from vf.inference.embedded.attention import Pass, attending
 from vf.inference.embedded.cache import KeyValueCache
 from vf.inference.embedded.contexts import Context, Contexts, common, most_shared
+from vf.inference.embedded.engine_request import News, Reason, Request
 from vf.inference.embedded.experts import ExpertsStore
-from vf.inference.embedded.lora_mixture import Lora, LoraMixture, parts_of
+from vf.inference.embedded.lora_mixture import LoraMixture, parts_of
+from vf.inference.embedded.recurrent import RecurrentStates, Tokens
 from vf.inference.embedded.sampler import Stream, sample
 from vf.inference.embedded.spans import Query
 from vf.inference.model import Sampling
-
-Reason = Literal["stop", "length"]
 
 WORTH = 8  # tokens that are worth a copy, or a pass of waiting for whoever computes them
 # FLOPs of a pass in which all decode. Operations of smaller ones are so short that threads would
@@ -36,51 +36,6 @@ NO_TOKEN = (
     "no token can be sampled: the probabilities are not finite. Either the model's logits are not, "
     "or the request's temperature or repetition_penalty is too extreme"
 )
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """A request from its prompt to its last token.
-
-    Attributes:
-        stream: What it samples by, and what it has sampled.
-        stops: The tokens that end it.
-        every_token: Whether each token is news, or only the last.
-        lora: The adapter that it is computed with; None for the model alone.
-        cancelled: Set by whoever is no longer interested.
-        todo: Tokens whose keys and values are not computed yet.
-        context: Where its keys and values are, once it runs.
-    """
-
-    stream: Stream
-    stops: frozenset[int]
-    every_token: bool
-    lora: Lora | None = None
-    cancelled: bool = False
-    todo: list[int] = field(default_factory=list)
-    context: Context = field(init=False)
-
-    @property
-    def owner(self) -> int:
-        """The number of its adapter, or 0."""
-        return 0 if self.lora is None else self.lora.number
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """What has come of a request.
-
-    Attributes:
-        request: Which.
-        count: Its tokens so far.
-        reason: Why it ended; None if it has not.
-        failure: Why it failed, which has ended it; empty if it has not.
-    """
-
-    request: Request
-    count: int
-    reason: Reason | None
-    failure: str = ""
 
 
 class Scheduler:
@@ -127,8 +82,11 @@ class Scheduler:
                 'set bf16 = false and hide the GPUs, or set inference.engine = "vllm"'
             )
         self._lora, self._mixture = LoraLayers(model), LoraMixture(model)
+        self._recurrent = RecurrentStates(model, self._mixture)
+        if deterministic and self._recurrent:
+            raise ValueError("deterministic = true, but the model has recurrent layers")
         self._max_seq_len, self._max_requests = max_seq_len, max_requests
-        self._contexts = Contexts(max_requests, max_seq_len)
+        self._contexts = self._no_contexts()
         self._cache = KeyValueCache(max_requests, self._contexts.slot)
         positions = max_requests * self._contexts.slot
         self._experts = ExpertsStore(model, positions) if record_experts else None
@@ -160,8 +118,10 @@ class Scheduler:
     def active(self) -> Iterator[None]:
         """Prepare the model for :meth:`step`; nobody else may run it until the block ends."""
         experts = nullcontext() if self._experts is None else self._experts.watching()
-        lora, mixture = self._lora.fused(), self._mixture.kept()
-        with torch.no_grad(), attending(self._model), lora, mixture, self._threads(), experts:
+        layers = (self._lora.fused(), self._mixture.kept(), self._recurrent.kept(), experts)
+        with torch.no_grad(), attending(self._model), self._threads(), ExitStack() as stack:
+            for layer in layers:
+                stack.enter_context(layer)
             yield
 
     @contextmanager
@@ -222,7 +182,12 @@ class Scheduler:
         """Drop all requests, and whatever a pass that raised has left of their contexts."""
         self._running.clear()
         self._waiting.clear()
-        self._contexts = Contexts(self._max_requests, self._max_seq_len)
+        self._contexts = self._no_contexts()
+
+    def _no_contexts(self) -> Contexts:
+        """Return an empty cache's contexts; idle ones with states take memory beside the cache."""
+        idle = self._max_requests if self._recurrent else math.inf
+        return Contexts(self._max_requests, self._max_seq_len, idle)
 
     def check(self) -> None:
         """Compare the logits of a short sequence with the model's own, and make the cache.
@@ -234,19 +199,20 @@ class Scheduler:
         vocabulary = self._model.config.get_text_config().vocab_size
         count = min(CHECKED, self._max_seq_len)
         ids = [(7919 * position) % vocabulary for position in range(1, count + 1)]
-        first = (len(ids) + 1) // 2  # as a prompt; the others as if they had been sampled
+        pieces = [ids[:3], ids[3:5], *([token] for token in ids[5:])]  # as of a prompt, and sampled
+        ends = torch.tensor([len(piece) for piece in pieces if piece]).cumsum(0)
         with torch.no_grad():
             inputs = torch.tensor([ids], device=self.device)
-            expected = self._model(input_ids=inputs, use_cache=False).logits[0, first - 1 :].float()
-        request = Request(Stream(Sampling(), ids[:first]), frozenset(), every_token=False)
+            whole = self._model(input_ids=inputs, use_cache=False).logits[0]
+            expected = whole[(ends - 1).to(self.device)].float()
+        request = Request(Stream(Sampling(), ids), frozenset(), every_token=False)
         with self.active():
             self._start(request, None, 0)
             logits = []
-            for token in [*ids[first:], None]:
-                [part] = self._choose()
-                logits.append(self._forward([part])[-1].float())
-                request.context.ids += request.todo
-                request.todo = [] if token is None else [token]
+            for piece in filter(None, pieces):
+                request.todo = piece
+                logits.append(self._forward([(request, len(piece))])[-1].float())
+                request.context.ids += piece
             self._end(request)
         self._contexts.forget()
         spread = (expected - expected.mean(-1, keepdim=True)).norm()
@@ -275,15 +241,21 @@ class Scheduler:
             if request.cancelled:
                 continue
             prompt = request.stream.prompt_ids
-            source, shared = self._contexts.match(prompt, request.owner)
+            # Not all of it: the last token's logits are needed.
+            source, shared = self._contexts.match(prompt[:-1], request.owner)
             alike = (r.stream.prompt_ids for r in reading if r.lora is request.lora)
-            if any(common(ids, prompt, shared + WORTH) for ids in alike):
+            if any(self._worth_waiting(ids, prompt, shared) for ids in alike):
                 later.append(request)
                 continue
-            shared = min(shared, len(prompt) - 1)  # the last one's logits are needed
             self._start(request, source, shared if shared >= WORTH else 0)
             reading.append(request)
         self._waiting.extendleft(reversed(later))
+
+    def _worth_waiting(self, read: list[int], prompt: list[int], shared: int) -> bool:
+        """Return whether a prompt that is being read will spare more of another one."""
+        if self._recurrent:
+            return shared < len(prompt) - 1 and read == prompt
+        return common(read, prompt, shared + WORTH) > 0
 
     def _start(self, request: Request, source: Context | None, shared: int) -> None:
         prompt = request.stream.prompt_ids
@@ -293,6 +265,8 @@ class Scheduler:
         )
         if shared and request.context is not source:
             self._move(origin, request.context.start, shared)
+        if self._recurrent and (request.context is not source or not shared):
+            self._recurrent.share(source, request.context, shared)
         request.todo = prompt[shared:]
         self._running.append(request)
 
@@ -302,6 +276,8 @@ class Scheduler:
         parts = []
         for request in self._running:
             count = min(len(request.todo), budget + 1)
+            if self._recurrent and 1 < count == len(request.todo):
+                count -= 1  # a state is kept before the last token of a prompt
             budget -= count - 1
             self._make_room(request.context, len(request.context.ids) + count)
             parts.append((request, count))
@@ -338,9 +314,11 @@ class Scheduler:
         parts.sort(key=order)
         ids: list[int] = []
         positions: list[int] = []
-        queries, last = [], []
+        queries, last, tokens = [], [], []
         for request, count in parts:
             context, past = request.context, len(request.context.ids)
+            keep = past > 0 and len(request.todo) == 1 and not request.stream.token_ids
+            tokens.append(Tokens(context, request.lora, count, keep))
             begin = shared if context in members else 0
             queries.append(Query(context.start * unit, past, count, begin))
             ids += request.todo[:count]
@@ -353,6 +331,7 @@ class Scheduler:
             ids += [0] * extra
             positions += [0] * extra
             last += [0] * invariant.missing(ready)
+        self._recurrent.begin(tokens)
         owners = [(r.lora, count, count == len(r.todo)) for r, count in parts]
         kept = torch.tensor(last, dtype=torch.long, device=device)  # none where a prompt is cut
         with self._mixture.using(parts_of(owners, device)):
@@ -394,4 +373,6 @@ class Scheduler:
 
     def _end(self, request: Request) -> None:
         self._running.remove(request)
+        if self._recurrent:
+            self._recurrent.rest(request.context)
         self._contexts.close(request.context)
