@@ -111,8 +111,6 @@ class RecurrentStates:
 
     def begin(self, requests: Sequence[Tokens]) -> None:
         """Prepare a pass over the tokens of these requests, in this order."""
-        if not self._layers:
-            return
         self._pieces, first = [], 0
         singles: dict[Lora | None, list[tuple[int, State, Tokens]]] = {}
         for tokens in requests:

@@ -82,7 +82,7 @@ class Scheduler:
                 'set bf16 = false and hide the GPUs, or set inference.engine = "vllm"'
             )
         self._lora, self._mixture = LoraLayers(model), LoraMixture(model)
-        self._recurrent = RecurrentStates(model, self._mixture)
+        self._recurrent = RecurrentStates(model, self._mixture)  # false where it has none
         if deterministic and self._recurrent:
             raise ValueError("deterministic = true, but the model has recurrent layers")
         self._max_seq_len, self._max_requests = max_seq_len, max_requests
@@ -314,11 +314,9 @@ class Scheduler:
         parts.sort(key=order)
         ids: list[int] = []
         positions: list[int] = []
-        queries, last, tokens = [], [], []
+        queries, last = [], []
         for request, count in parts:
             context, past = request.context, len(request.context.ids)
-            keep = past > 0 and len(request.todo) == 1 and not request.stream.token_ids
-            tokens.append(Tokens(context, request.lora, count, keep))
             begin = shared if context in members else 0
             queries.append(Query(context.start * unit, past, count, begin))
             ids += request.todo[:count]
@@ -331,7 +329,8 @@ class Scheduler:
             ids += [0] * extra
             positions += [0] * extra
             last += [0] * invariant.missing(ready)
-        self._recurrent.begin(tokens)
+        if self._recurrent:
+            self._recurrent.begin([_tokens(request, count) for request, count in parts])
         owners = [(r.lora, count, count == len(r.todo)) for r, count in parts]
         kept = torch.tensor(last, dtype=torch.long, device=device)  # none where a prompt is cut
         with self._mixture.using(parts_of(owners, device)):
@@ -376,3 +375,10 @@ class Scheduler:
         if self._recurrent:
             self._recurrent.rest(request.context)
         self._contexts.close(request.context)
+
+
+def _tokens(request: Request, count: int) -> Tokens:
+    """Return the next tokens of a request, for recurrent layers."""
+    context = request.context
+    ends_prompt = bool(context.ids) and len(request.todo) == 1 and not request.stream.token_ids
+    return Tokens(context, request.lora, count, keep=ends_prompt)
