@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -11,8 +12,8 @@ from vf.evaluation.models import api_key, chat_model
 from vf.inference.model import NEUTRAL, ContextFull, Conversation, Sampling
 from vf.inference.models.chat_answers import Refused
 from vf.inference.models.chat_model import ChatModel
-from vf.inference.wire import Garbled
-from vf.runtime.api_keys import KEY, URL, hide_in_logs, hide_urls
+from vf.inference.wire import Garbled, split_query
+from vf.runtime.api_keys import KEY, URL, hide_in_logs, hide_urls, in_url
 from vf.runtime.certificates import verify_for
 from vf.runtime.errors import ConfigError, ModelError, did_you_mean
 from vf.traces.images import BadImage, holds_images
@@ -58,9 +59,8 @@ async def try_endpoint(
             await model.respond(question, sampling)
     except ModelError as error:
         served = None if _unreachable(error) else await _models(config, key)
-        raise ConfigError(
-            _meaning(config, error, where, None if served is None else list(served), key)
-        ) from None
+        problem = _meaning(config, error, where, None if served is None else list(served), key)
+        raise ConfigError(problem + _without_tools(config, error, tools)) from None
     except ContextFull:
         size, _ = (await _models(config, key) or {}).get(config.model, (None, ""))
         raise ConfigError(
@@ -137,6 +137,8 @@ def _meaning(
             "address right, up to and including /v1?"
         )
     if isinstance(error, Refused) and error.status in (401, 403):
+        if not key and in_url(config.base_url or os.environ.get(URL)):
+            return f"{where} rejected the credentials in its URL ({error})"
         hint = "the key in it was rejected" if key else "it is not set"
         variable = config.api_key_env or KEY
         return f"{where} requires an API key: {variable}: {hint} ({error})"
@@ -154,6 +156,15 @@ def _meaning(
     return f"{where} rejected a test request: {error}"
 
 
+def _without_tools(config: ModelConfig, error: ModelError, tools: Sequence[Any]) -> str:
+    """Return what to do where an API refuses tools; ``""`` where it does not speak of them."""
+    if not tools or config.tool_style == "text" or not isinstance(error, Refused):
+        return ""
+    names_tools = re.search(r"\b(tools?|function[ _-]call\w*)\b", error.words or str(error))
+    way = ". To list the tools in the prompt, and read calls from the text, add --tool-style text"
+    return way if names_tools else ""
+
+
 def _unreachable(error: ModelError) -> bool:
     import openai
 
@@ -169,8 +180,10 @@ async def _models(config: ModelConfig, key: str | None) -> dict[str, tuple[int |
     import openai
 
     hide_in_logs()
+    address, query = split_query(config.base_url or os.environ.get(URL))
     client = openai.AsyncOpenAI(
-        base_url=config.base_url,
+        base_url=address,
+        default_query=query,
         api_key=key or "none",
         timeout=TRY_SECONDS,
         max_retries=LISTINGS,

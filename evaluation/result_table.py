@@ -103,6 +103,11 @@ def _headline(summary: Summary, flattered: bool) -> Table:
 def _lines(summary: Summary) -> Iterator[str]:
     stops = ", ".join(f"{name} {count}" for name, count in summary.stop_reasons.items())
     yield f"stop reasons: {stops or 'none'}"
+    if summary.silent:
+        yield (
+            f"{summary.silent:,} of {summary.rollouts:,} rollouts reached max_seconds before the "
+            "model's first answer, and are scored: was the server overloaded, or did it hang?"
+        )
     for reason, count in summary.finish_reasons.items():
         if reason in ENDS:
             yield f"{count:,} of {summary.turns:,} answers: {ENDS[reason]}"

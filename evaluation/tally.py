@@ -16,7 +16,7 @@ from vf.evaluation.estimators import UNIT, Estimate, mean_of_tasks, pass_at_k, p
 from vf.runtime.json_output import finite
 from vf.traces.branching import OFTEN, Branching
 from vf.traces.simulated_users import STOPPED, UserRecord, user_of
-from vf.traces.trace import Score, Trace
+from vf.traces.trace import Score, StopReason, Trace
 
 SOLVED = 1.0  # the outcome of a rollout that is a success
 
@@ -108,6 +108,7 @@ class Summary:
         stop_reasons: How often each.
         finish_reasons: How often each, of the model's answers.
         truncated: Rollouts that a limit ended.
+        silent: Those of them that ``max_seconds`` ended before the model's first answer.
         errors: By boundary: how many, and what the first said.
         turns: Answers of the model, all rollouts.
         prompt_tokens: As the model's server counts them, summed over turns.
@@ -139,6 +140,7 @@ class Summary:
     stop_reasons: dict[str, int]
     finish_reasons: dict[str, int]
     truncated: int
+    silent: int
     errors: dict[str, dict[str, Any]]
     turns: int
     prompt_tokens: int
@@ -186,7 +188,7 @@ class Tally:
         self.rollouts_per_example = rollouts_per_example
         self.reward = _Sum()
         self.success = _Sum()
-        self.done = self.failed = self.unscored = self.truncated = 0
+        self.done = self.failed = self.unscored = self.truncated = self.silent = 0
         self.turns = self.prompt_tokens = self.completion_tokens = 0
         self.branching = Branching()
         self.cost: float | None = None
@@ -206,6 +208,7 @@ class Tally:
         """Count one rollout."""
         self.done += 1
         self.truncated += trace.truncated
+        self.silent += trace.stop_reason == StopReason.MAX_SECONDS and not trace.turns
         self.turns += len(trace.turns)
         self.prompt_tokens += sum(turn.prompt_tokens for turn in trace.turns)
         self.completion_tokens += trace.completion_tokens
@@ -266,6 +269,7 @@ class Tally:
             stop_reasons=dict(self.stop_reasons.most_common()),
             finish_reasons=dict(self.finish_reasons.most_common()),
             truncated=self.truncated,
+            silent=self.silent,
             errors=self.errors,
             turns=self.turns,
             prompt_tokens=self.prompt_tokens,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import pydantic_core
 
@@ -185,6 +186,17 @@ class JsonClient:
                 connector=aiohttp.TCPConnector(limit=0),
             )
         return self._session
+
+
+def split_query(url: str | None) -> tuple[str | None, dict[str, object]]:
+    """Return the address of an API and its query, such as Azure's ``?api-version=...``.
+
+    A client appends each path to the address, and sends the query with every request.
+    """
+    if url is None or "?" not in url:
+        return url, {}
+    address, _, query = url.partition("?")
+    return address, dict(parse_qsl(query.partition("#")[0], keep_blank_values=True))
 
 
 def refusal(problem: str, status: int, after: float | None = None) -> ModelError:

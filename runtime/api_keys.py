@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import logging
 import os
@@ -78,8 +79,12 @@ def in_url(url: str | None) -> tuple[str, ...]:
     """Return the credentials that a URL holds: ``https://user:KEY@host`` or ``?api_key=KEY``."""
     address, _, query = (url or "").partition("?")
     host = address.partition("://")[2].partition("/")[0]
-    user, _, password = host.rpartition("@")[0].partition(":")
+    credentials = host.rpartition("@")[0]
+    user, _, password = credentials.partition(":")
     secrets = [password or user]
+    if password:  # as an HTTP client sends them
+        basic = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+        secrets.append(basic.rstrip("="))
     for name, _, value in (field.partition("=") for field in query.partition("#")[0].split("&")):
         if SECRET_NAME.search(name):
             secrets.append(value)

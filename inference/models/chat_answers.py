@@ -76,6 +76,8 @@ TOO_LONG = re.compile(
     r"context_(length|window)_exceeded|prompt_tokens_exceeded|exceed_context_size",
     re.IGNORECASE,
 )
+# What a 413 speaks of where the context is full. A proxy's speaks of a request's bytes.
+CONTEXT = re.compile(r"token|context|prompt|\bmodel\b|request_too_large", re.IGNORECASE)
 # A request that is larger than a minute's quota (Groq's 413) is not longer than the context.
 QUOTA = re.compile(r"per (minute|day|hour)|rate[ _-]limit|\bTPM\b|quota", re.IGNORECASE)
 
@@ -137,7 +139,8 @@ def failure(problem: str, status: int, body: object, after: float | None = None)
         after: Seconds after which the server wants to be asked again.
     """
     text = str(body).replace('\\"', '"')  # quotes in JSON
-    if status in TOO_LONG_STATUSES and (status == 413 or TOO_LONG.search(text)):
+    full = TOO_LONG.search(text) or (status == 413 and CONTEXT.search(text))
+    if status in TOO_LONG_STATUSES and full:
         return (Refused if QUOTA.search(text) else TooLong)(problem, status, text)
     if status in FILTER_STATUSES and FILTERED.search(text):
         return Filtered(problem, status, text)
@@ -202,9 +205,12 @@ def read_reply(answer: Mapping[str, Any], who: str, conversation: Conversation) 
     tokens = _count(usage.get("completion_tokens"))
     if raw.get("refusal") and not raw.get("content"):
         reason = "refusal"
-    if reason is None:
-        if not message.content and not message.tool_calls:
+    if not message.content and not message.tool_calls:
+        if reason is None:
             raise Garbled(f"{who}: the answer is empty and has no finish_reason")
+        if reason == "stop" and raw.get("content") is None and not (tokens or message.reasoning):
+            raise Garbled(f"{who}: the answer holds neither text nor calls: {words_of(answer)}")
+    if reason is None:
         reason = "stop"
     return Reply(message, reason, _count(usage.get("prompt_tokens")), tokens)
 

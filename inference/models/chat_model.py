@@ -27,7 +27,7 @@ from vf.inference.models.tool_images import images_behind
 from vf.inference.parsing import TEXT_CALLS
 from vf.inference.patience import AWAY_SECONDS, Patience
 from vf.inference.rendering.text_tools import in_text
-from vf.inference.wire import CONNECT_SECONDS, Unavailable, retry_after, words_of
+from vf.inference.wire import CONNECT_SECONDS, Unavailable, retry_after, split_query, words_of
 from vf.runtime.api_keys import KEY, URL, clean_key, hide, hide_in_logs, in_url, read_key, tells
 from vf.runtime.batching import PerLoop
 from vf.runtime.certificates import verify_for
@@ -105,6 +105,7 @@ class ChatModel:
         url = base_url or os.environ.get(URL)
         self._secrets = key, *in_url(url)
         verify = verify_for(url)
+        address, query = split_query(url)
         self._fields = Fields(model, request_fields or {})
         self._send_reasoning = send_reasoning
         self._every_field = every_field
@@ -118,7 +119,8 @@ class ChatModel:
             hide_in_logs()
             # How long and how often it is asked, and how many at once, is for Patience to say.
             client = openai.AsyncOpenAI(
-                base_url=base_url,
+                base_url=address,
+                default_query=query,
                 api_key=key or "none",
                 timeout=openai.Timeout(None, connect=CONNECT_SECONDS),
                 max_retries=0,
@@ -199,8 +201,16 @@ class ChatModel:
                     self._valid_calls = True
                     continue
                 advice = self._fields.advice(error.words, fields)
-                raise Refused(f"{error}{advice}", error.status) from error.__cause__
-            return read_reply(read_object(text, self.model), self.model, conversation)
+                problem = str(error).rstrip(".") if advice else str(error)
+                raise Refused(problem + advice, error.status, error.words) from error.__cause__
+            answer = read_object(text, self.model)
+            reply = read_reply(answer, self.model, conversation)
+            if answer["choices"][0].get("finish_reason") is None:
+                self._fields.note(
+                    f"{self.model}: the API does not say why answers end (finish_reason is null): "
+                    "one that was cut off is taken for a whole one"
+                )
+            return reply
 
     def _learned(
         self, words: str, fields: dict[str, Any], applied: dict[str, Any], reasoning: bool
@@ -243,7 +253,9 @@ class ChatModel:
             after = retry_after(error.response.headers)
             raise failure(problem, status, text, after) from self._cause(error)
         except openai.OpenAIError as error:
-            problem = hide(f"{self.model}: {type(error).__name__}: {error}", *self._secrets)
+            cause = f" ({error.__cause__!r})" if error.__cause__ is not None else ""
+            problem = f"{self.model}: {type(error).__name__}: {error}{cause}"
+            problem = hide(problem, *self._secrets)
             if not isinstance(error, openai.APIConnectionError):
                 raise ModelError(problem) from self._cause(error)
             # Only connecting has a timeout here.

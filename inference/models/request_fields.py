@@ -27,6 +27,10 @@ _HARMLESS = {
     "parallel_tool_calls": "",
 }
 _LENGTHS = ("max_tokens", "max_completion_tokens")
+_TOO_MANY = re.compile(
+    r"too (large|many|high|big)|at most|maximum|exceed|less than|(larger|greater) than|range",
+    re.IGNORECASE,
+)
 
 
 @cache
@@ -91,11 +95,15 @@ class Fields:
         """Return what to do about fields that were refused and mean something; or ``""``."""
         refused = [name for name in self._refused(words, fields) if name not in self._given]
         if not refused:
-            return ""
+            most = fields.get("max_tokens")
+            named = most is not None and any(name in words for name in _LENGTHS)
+            too_many = named and _TOO_MANY.search(words)
+            return f". max_tokens = {most} was sent: lower it (--max-tokens)" if too_many else ""
         name = refused[0]
+        value = "" if name == "max_tokens" else f" = {fields[name]!r}"  # a test request has few
         return (
-            f". Without {name} = {fields[name]!r} the answers would be sampled differently: change "
-            f"it, or leave it out with request_fields = {{ {name} = false }}"
+            f". Without {name}{value} the answers would be sampled differently: change it, or "
+            f"leave it out with request_fields = {{ {name} = false }}"
         )
 
     def _refused(self, words: str, fields: Mapping[str, Any]) -> list[str]:
@@ -122,6 +130,7 @@ class Fields:
         self.note(f"{self._who}: the API does not take {name}, which {what}")
 
     def note(self, text: str) -> None:
-        """Say what was found out."""
-        self.notes.append(text)
-        _warn(text)
+        """Say what was found out, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            _warn(text)

@@ -60,6 +60,7 @@ def test_wall_time_ends_an_answer_that_is_under_way(
     with standing(calls=True, delay=1.5) as (url, _):
         found = evaluate(url, tmp_path, capsys, "--max-seconds", "0.5")
     assert (found["stop_reasons"], found["turns"]) == ({"max_seconds": 2}, 0)
+    assert found["silent"] == 2
 
 
 @pytest.mark.slow

@@ -101,6 +101,18 @@ def test_what_an_api_does_not_take_is_noted_once(capsys: Any, caplog: Any) -> No
     assert "request_fields = { temperature = false }" in out + err
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["This model does not support tools", "`tool choice` requires --enable-auto-tool-choice"],
+)
+def test_an_api_without_tools_is_told_the_way(words: str, capsys: Any) -> None:
+    with standing(Fake(PROVIDERS["openai"], [(400, {"error": {"message": words}})] * 9)) as url:
+        code, out, err = call(capsys, "calculator", "-m", "m", "-b", url, *SIZE)
+    assert code == 2
+    assert words in out + err
+    assert "add --tool-style text" in out + err
+
+
 def test_a_setting_drops_a_field(capsys: Any) -> None:
     with standing(fake := Fake(PROVIDERS["openai"])) as url:
         Path("eval.toml").write_text(

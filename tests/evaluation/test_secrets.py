@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import html
 import json
 import logging
@@ -132,6 +133,15 @@ def test_a_key_in_the_url_of_the_api_is_shown_nowhere(
             said = evaluate(capsys, caplog, "-b", IN_URLS[form](url))
     assert URL_KEY[1:] not in said
     assert KEY not in said
+
+
+def test_a_password_is_hidden_as_the_client_sends_it(capsys: Any, caplog: Any, fast: None) -> None:
+    sent = base64.b64encode(f"me:{URL_KEY}".encode()).decode()
+    refusal = 401, {"error": {"message": f"Basic {sent} is wrong"}}
+    with standing(lambda body: refusal) as url:
+        said = evaluate(capsys, caplog, "-b", IN_URLS["password"](url))
+    assert "[API key]" in said
+    assert sent.rstrip("=") not in said
 
 
 @pytest.mark.parametrize("form", IN_URLS)

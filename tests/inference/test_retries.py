@@ -127,6 +127,32 @@ def test_what_does_not_pass_is_final(status: int) -> None:
     assert len(asyncio.run(main())) == 1
 
 
+def test_a_query_in_the_address_goes_along_with_every_request() -> None:
+    async def main() -> None:
+        async with FakeServer(Response(GOOD)) as server:
+            address = f"{server.base_url}?api-version=2024-10-21"
+            model = vf.ChatModel("m", base_url=address)
+            await model.respond(Conversation([vf.Message("user", "x")]), Sampling())
+            await model.close()
+            [request] = server.requests
+            assert request.path.endswith("/v1/chat/completions")
+            assert request.query == {"api-version": "2024-10-21"}
+
+    asyncio.run(main())
+
+
+def test_what_broke_a_connection_is_said() -> None:
+    async def main() -> None:
+        odd = Response(b"no gzip", headers={"content-encoding": "gzip"})
+        async with FakeServer(odd) as server:
+            model = vf.ChatModel("m", base_url=server.base_url, max_retries=0)
+            with pytest.raises(ModelError, match="DecodingError"):
+                await model.respond(Conversation([vf.Message("user", "x")]), Sampling())
+            await model.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("reason", ["abort", "error"])
 def test_an_engine_that_was_interrupted_is_asked_again(reason: str) -> None:
     async def main() -> None:

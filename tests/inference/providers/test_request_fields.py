@@ -102,6 +102,11 @@ def test_a_setting_renames_and_leaves_out() -> None:
     assert model.notes == []
 
 
+def test_too_many_tokens_are_said_with_the_option() -> None:
+    with pytest.raises(ModelError, match=r"max_tokens = 4096 was sent: lower it \(--max-tokens\)"):
+        ask({"max_tokens": "max_tokens is too large: 4096"}, Sampling(4096))
+
+
 def test_a_value_out_of_range_is_not_taken_for_a_field_that_is_unknown() -> None:
     with pytest.raises(ModelError, match="must be at most 1") as caught:
         ask({"temperature": "temperature must be at most 1"}, Sampling())

@@ -155,6 +155,20 @@ def test_other_refusals_are_no_full_context(text: str) -> None:
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("<html><h1>413 Request Entity Too Large</h1><hr>nginx/1.25.3</html>", Refused),
+        ("", Refused),
+        ({"error": {"type": "request_too_large", "message": "Request exceeds the size"}}, TooLong),
+        ({"error": "Request too large for model `m`"}, TooLong),
+        ({"error": "Request too large: 9000 tokens"}, TooLong),
+    ],
+)
+def test_a_413_of_a_proxy_is_no_full_context(body: Any, kind: type[Refused]) -> None:
+    assert type(failure("", 413, body)) is kind
+
+
 # By what they mean, the ends of answers that no provider of the table has.
 ENDS: dict[str, tuple[Any, ...]] = {
     "stop": (
@@ -213,6 +227,17 @@ def test_a_message_is_read_in_whatever_shape_it_has(
     sent = as_sent(reply.message)
     assert vf.Message.from_openai(sent) == reply.message
     assert len(sent.get("tool_calls", ())) == len(calls)
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+@pytest.mark.parametrize("message", [{}, {"content": None, "tool_calls": []}])
+def test_an_answer_of_nothing_is_asked_for_again(message: Body, reason: str) -> None:
+    conversation = Conversation([vf.Message("user", "x")])
+    body: Body = {"choices": [{"finish_reason": reason, "message": message}]}
+    with pytest.raises(Unavailable, match="neither text nor calls"):
+        read_reply(body, "m", conversation)
+    body["usage"] = {"completion_tokens": 1}  # the model's own doing: it ended at once
+    assert read_reply(body, "m", conversation).message.content == ""
 
 
 @pytest.mark.parametrize("message", [{"content": 5}, {"content": "", "tool_calls": "[]"}])
