@@ -105,7 +105,7 @@ def test_what_an_api_does_not_take_is_noted_once(capsys: Any, caplog: Any) -> No
     "words",
     ["This model does not support tools", "`tool choice` requires --enable-auto-tool-choice"],
 )
-def test_an_api_without_tools_is_told_the_way(words: str, capsys: Any) -> None:
+def test_an_api_without_tools_gets_advice(words: str, capsys: Any) -> None:
     with standing(Fake(PROVIDERS["openai"], [(400, {"error": {"message": words}})] * 9)) as url:
         code, out, err = call(capsys, "calculator", "-m", "m", "-b", url, *SIZE)
     assert code == 2

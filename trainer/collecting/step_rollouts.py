@@ -151,8 +151,9 @@ class StepRollouts:
     def restore(self, state: dict[str, Any], saved_traces: Sequence[Trace]) -> None:
         """Resume a saved step: finished rollouts are kept, the others start again.
 
-        Groups of an environment that the run no longer has are replaced by new draws. Earlier failures do not count against ``max_error_rate``: whoever resumes has fixed what
-        made the run stop.
+        Groups of an environment that the run no longer has are replaced by new draws. Earlier
+        failures do not count against ``max_error_rate``: whoever resumes has fixed what made the
+        run stop.
 
         Args:
             state: The result of :meth:`state`.
