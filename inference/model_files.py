@@ -54,6 +54,33 @@ def find_model(name: str, label: str | None = None) -> str:
     return path
 
 
+def check_weights(folder: str | Path) -> None:
+    """See that the files of weights in a folder are whole, from their headers and sizes.
+
+    Args:
+        folder: The folder; a name on the hub is not looked at.
+
+    Raises:
+        ConfigError: If one is not.
+    """
+    files = sorted(Path(folder).glob("*.safetensors"))
+    if not files:
+        return
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ModuleNotFoundError:  # then nothing is loaded here
+        return
+    for file in files:
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(
+                f"cannot read the weights {file}: {error}; the file is damaged or was not copied "
+                "whole"
+            ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Where a model lies.
@@ -73,18 +100,22 @@ class Checkpoint:
         """Read where a model lies: a folder with a model or an adapter, ``tiny``, or a hub name.
 
         Raises:
-            ConfigError: If there is no such folder, nothing to load in it, or no such hub name.
+            ConfigError: If there is no such folder, nothing to load in it, or no such hub name, or
+                a file of weights is damaged.
         """
         path = Path(find_model(name, f"model {name!r}"))
         if not path.is_dir():
             return cls(name)
+        check_weights(path)
         adapter = path / "adapter_config.json"
         if adapter.is_file():
             try:
                 config = json.loads(adapter.read_text(encoding="utf-8"))
-                return cls(str(config["base_model_name_or_path"]), path, int(config["r"]))
+                base, rank = str(config["base_model_name_or_path"]), int(config["r"])
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(f"{adapter} is not an adapter's config: {error}") from error
+            check_weights(resolve_model(base))
+            return cls(base, path, rank)
         if not (path / "config.json").is_file():
             raise ConfigError(
                 f"model {name!r}: the folder holds neither config.json nor an adapter"
@@ -157,9 +188,11 @@ def load_module(name: str, dtype: Any, key: str = "model", **options: Any) -> An
     """
     from transformers import AutoModelForCausalLM
 
+    path = resolve_model(name)
+    check_weights(path)
     try:
         # Its attention is transformers' choice: sdpa, or eager where that lacks sinks or soft caps.
-        return AutoModelForCausalLM.from_pretrained(resolve_model(name), dtype=dtype, **options)
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r}: cannot load it: {error}") from error
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ pytest.importorskip("torch")
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GenerationConfig, GptOssConfig
 
-from vf.inference.model_files import load_module, save_module
+from vf.inference.model_files import Checkpoint, load_module, resolve_model, save_module
+from vf.runtime.errors import ConfigError
 
 LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
@@ -43,3 +46,25 @@ def test_a_model_that_sdpa_cannot_compute_is_loaded(
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     model = load_module(str(tmp_path), torch.float32)
     assert torch.isfinite(model(input_ids=torch.arange(9)[None]).logits).all()
+
+
+@pytest.mark.parametrize("load", [Checkpoint.find, lambda name: load_module(name, torch.float32)])
+def test_a_file_of_weights_that_is_cut_off_is_named(
+    load: Callable[[str], object], tmp_path: Path
+) -> None:
+    shutil.copytree(resolve_model("tiny"), tmp_path / "half")
+    weights = tmp_path / "half/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    with pytest.raises(ConfigError, match="half/model.safetensors: .* not copied whole"):
+        load(str(tmp_path / "half"))
+
+
+@pytest.mark.parametrize("damaged", ["adapter", "base"])
+def test_weights_of_an_adapter_and_of_its_base_are_looked_at(damaged: str, tmp_path: Path) -> None:
+    for name in ("adapter", "base"):
+        (tmp_path / name).mkdir()
+    (tmp_path / damaged / "weights.safetensors").write_bytes(b"")
+    config = {"base_model_name_or_path": str(tmp_path / "base"), "r": 4}
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=f"{damaged}/weights.safetensors"):
+        Checkpoint.find(str(tmp_path / "adapter"))

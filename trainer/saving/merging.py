@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from vf.inference.model_files import check_weights
 from vf.runtime.errors import ConfigError
 from vf.trainer.saving.checkpoint_files import ADAPTER_WEIGHTS
 
@@ -32,6 +33,7 @@ def load_model(name: str, dtype: torch.dtype | str) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
+    check_weights(name)
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, output_loading_info=True
@@ -55,9 +57,10 @@ def read_adapter(folder: Path) -> dict[str, torch.Tensor]:
         ConfigError: If the adapter is incomplete, or holds values that are not finite.
     """
     path = folder / ADAPTER_WEIGHTS
+    check_weights(folder)
     try:
         tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise ConfigError(f"cannot read the adapter {path}: {_first_line(error)}") from error
     # The adapters of two tensors in one module are nested: "base_layer" is in some own names.
     tensors = {name: tensor for name, tensor in tensors.items() if ".lora_" in name}
