@@ -5,6 +5,7 @@ Importing this module loads neither torch nor a network client.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
@@ -66,7 +67,9 @@ class Price(Strict):
     """Price of a million sampled tokens."""
 
     def of(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return what so many tokens cost."""
+        """Return what an answer costs; NaN if its tokens have a price and were not counted."""
+        if not prompt_tokens and (self.input or self.output):  # no prompt is without tokens
+            return math.nan
         return (self.input * prompt_tokens + self.output * completion_tokens) / 1e6
 
 

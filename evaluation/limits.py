@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 from vf.evaluation.eval_config import Limits, Price
 from vf.inference.model import Conversation, LimitReached, Model, Reply, Sampling
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import StopReason
 
 
@@ -37,6 +39,7 @@ class Limited:
         """Answer, unless a limit is reached.
 
         Raises:
+            ConfigError: If the price of answers has a limit and the server does not count tokens.
             LimitReached: If one is reached.
             ModelError: If the model gives no answer.
         """
@@ -55,4 +58,10 @@ class Limited:
             raise LimitReached(StopReason.MAX_SECONDS) from None
         if self._price is not None:
             self._cost += self._price.of(reply.prompt_tokens, reply.completion_tokens)
+            if cost is not None and math.isnan(self._cost):
+                raise ConfigError(
+                    "limits.max_cost cannot hold: the API reports no tokens (its answers have no "
+                    "usage), so their cost is unknown. Remove max_cost; max_turns and max_seconds "
+                    "limit a rollout"
+                )
         return reply

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,7 +129,8 @@ class Progress:
         parts.append(f"{now.tokens / max(self.seconds, 1e-9):,.0f} tokens/s")
         costs = [tally.cost for tally in self._tallies if tally.cost is not None]
         if costs:
-            parts.append(f"cost {sum(costs):.4f}")
+            cost = sum(costs)
+            parts.append("cost unknown" if math.isnan(cost) else f"cost {cost:.4f}")
         failed = sum(tally.failed for tally in self._tallies)
         parts.append(f"{failed} errors")
         return "  ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -100,6 +101,14 @@ def _headline(summary: Summary, flattered: bool) -> Table:
     return table
 
 
+def _cost(cost: float | None) -> str:
+    if cost is None:
+        return ""
+    if math.isnan(cost):
+        return ", cost unknown: the API reports no tokens"
+    return f", cost {cost:.4f}"
+
+
 def _lines(summary: Summary) -> Iterator[str]:
     stops = ", ".join(f"{name} {count}" for name, count in summary.stop_reasons.items())
     yield f"stop reasons: {stops or 'none'}"
@@ -113,14 +122,13 @@ def _lines(summary: Summary) -> Iterator[str]:
             yield f"{count:,} of {summary.turns:,} answers: {ENDS[reason]}"
     yield (
         f"turns {summary.turns:,}, prompt tokens {summary.prompt_tokens:,}, "
-        f"sampled tokens {summary.completion_tokens:,}"
-        + ("" if summary.cost is None else f", cost {summary.cost:.4f}")
+        f"sampled tokens {summary.completion_tokens:,}" + _cost(summary.cost)
     )
     if (user := summary.user) is not None:
         yield (
             f"simulated user, not in these figures: requests {user.requests:,}, "
             f"prompt tokens {user.prompt_tokens:,}, sampled tokens {user.completion_tokens:,}"
-            + ("" if user.cost is None else f", cost {user.cost:.4f}")
+            + _cost(user.cost)
         )
         if user.unanswered:
             yield (

@@ -37,6 +37,7 @@ from vf.evaluation.tally import Summary, Tally
 from vf.runtime.api_keys import hide_urls
 from vf.runtime.calling import call
 from vf.runtime.errors import VfError, did_you_mean
+from vf.runtime.json_output import finite
 from vf.runtime.seeding import derive_seed
 from vf.traces.simulated_users import user_of
 from vf.traces.task import Task
@@ -366,12 +367,15 @@ def _jobs(part: _Part) -> Iterator[list[Job]]:
 
 
 def _write_costs(config: EvalConfig, model: ModelConfig, trace: Trace) -> None:
-    """Write into a marked trace what the policy and a simulated user cost, as far as known."""
+    """Write into a marked trace what the policy and a simulated user cost, None if unknown."""
     price, user, costs = config.prices.get(model.model), user_of(trace), trace.info["eval"]
     if price is not None:
-        costs["cost"] = sum(price.of(t.prompt_tokens, t.completion_tokens) for t in trace.turns)
+        costs["cost"] = finite(
+            sum(price.of(turn.prompt_tokens, turn.completion_tokens) for turn in trace.turns)
+        )
     if user is not None and (price := config.prices.get(user.played_by)) is not None:
-        costs["user_cost"] = price.of(user.prompt_tokens, user.completion_tokens)
+        cost = price.of(user.prompt_tokens, user.completion_tokens) if user.requests else 0.0
+        costs["user_cost"] = finite(cost)
 
 
 async def _unless(failure: asyncio.Task[None] | None, work: Awaitable[None]) -> None:

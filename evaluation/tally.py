@@ -62,7 +62,7 @@ class UserUse:
         completion_tokens: Tokens that they sampled.
         seconds: Spent waiting for them, summed over rollouts, which run side by side.
         unanswered: Rollouts that ended because the policy left them without an answer.
-        cost: By the price table; None without a price of theirs.
+        cost: By the price table; None without a price of theirs, NaN if tokens were not counted.
     """
 
     requests: int = 0
@@ -79,9 +79,15 @@ class UserUse:
         self.completion_tokens += user.completion_tokens
         self.seconds += trace.timing.get("user", 0.0)
         self.unanswered += user.ended not in (None, STOPPED)
-        cost = trace.info.get("eval", {}).get("user_cost")
-        if cost is not None:
-            self.cost = (self.cost or 0.0) + cost
+        self.cost = _add_cost(self.cost, trace, "user_cost")
+
+
+def _add_cost(total: float | None, trace: Trace, key: str) -> float | None:
+    """Add a rollout's cost, which is recorded as None where its tokens were not counted."""
+    costs = trace.info.get("eval", {})
+    if key not in costs:
+        return total
+    return (total or 0.0) + (math.nan if costs[key] is None else costs[key])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,7 @@ class Summary:
         rewriting: What is to be said of an agent most of whose calls begin a new context; None of
             others.
         seconds: By phase, summed over rollouts, which run side by side.
-        cost: By the price table; None without one.
+        cost: By the price table; None without one, NaN if tokens were not counted.
         user: What the simulated users took; None where no rollout had one.
     """
 
@@ -216,9 +222,7 @@ class Tally:
         self.stop_reasons[str(trace.stop_reason)] += 1
         self.finish_reasons.update(turn.finish_reason for turn in trace.turns)
         self.seconds.update(trace.timing)
-        cost = trace.info.get("eval", {}).get("cost")
-        if cost is not None:
-            self.cost = (self.cost or 0.0) + cost
+        self.cost = _add_cost(self.cost, trace, "cost")
         if (user := user_of(trace)) is not None:
             self.user = self.user or UserUse()
             self.user.add(user, trace)

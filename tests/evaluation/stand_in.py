@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.inference.models.scripted_model import Line
-from vf.testing import FakeServer, Request, Response
+from vf.testing import FakeServer, Request, Response, chat_completion
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +47,7 @@ class StandIn:
             words in a prompt that it answers with an error, as long as the file ``fixed`` does not
             exist; ``calls``: answers with a call of ``calculate``, without end; ``context``: how
             many tokens prompt and answer may have, refused as vLLM does, and ``lists_context``:
-            whether it lists them; ``busy``: the statuses of its first answers, whatever is asked.
+            whether it lists them; ``uncounted``: answers without ``usage``; ``busy``: the statuses of its first answers, whatever is asked.
     """
 
     def __init__(self, how: dict[str, Any]) -> None:
@@ -94,7 +94,12 @@ class StandIn:
                 return Response(f"{word} cannot be answered", 400)
         if self.how.get("calls"):
             return {"calculate": {"op": "+", "a": 1, "b": 2}}
-        return reversed_or_not(prompt.rpartition(" ")[2], body.get("seed") or 0)
+        text = reversed_or_not(prompt.rpartition(" ")[2], body.get("seed") or 0)
+        if not self.how.get("uncounted"):
+            return text
+        answer = chat_completion(text)
+        del answer.body["usage"]
+        return answer
 
 
 @contextmanager

@@ -53,6 +53,23 @@ def test_cost(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert found["cost"] == pytest.approx(0.08)
 
 
+def test_a_cost_is_unknown_where_tokens_are_not_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prices.toml").write_text(CENT)
+    with standing(uncounted=True) as (url, _):
+        argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "2"]
+        argv += ["--prices", str(tmp_path / "prices.toml"), "-o"]
+        limited, free = str(tmp_path / "limited"), tmp_path / "free"
+        code, _, err = call(capsys, *argv, limited, "--max-cost", "1")
+        assert code != 0
+        assert err.splitlines()[-1].startswith("vf-rl eval: limits.max_cost cannot hold")
+        code, out, err = call(capsys, *argv, str(free))
+    assert code == 0, err
+    assert "cost unknown: the API reports no tokens" in out
+    assert results(free)["cost"] is None
+
+
 @pytest.mark.slow
 def test_wall_time_ends_an_answer_that_is_under_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
