@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -101,6 +103,8 @@ def check_vllm(settings: VllmSettings, *, needed: bool) -> Check:
     text = f"{build} {versions[build]} with transformers {versions.get('transformers', 'missing')}"
     if python != sys.executable:
         text += f", in {python}"
+    if importlib.util.find_spec("packaging") is None:
+        text += "; versions are not compared without the package packaging here"
     if wrong:
         fix = _install("vllm") if python == sys.executable else f"{python} -m pip check"
         return Check("vLLM", f"{text}; {'; '.join(dict.fromkeys(wrong))}", bad, fix)
@@ -133,7 +137,7 @@ def unmet(
     try:
         from packaging.requirements import Requirement
     except ModuleNotFoundError:  # accelerate and transformers bring it
-        return ["packaging is missing"]
+        return _missing(needed, versions, extra, only)
     wrong = []
     for text in needed:
         requirement = Requirement(text)
@@ -146,6 +150,20 @@ def unmet(
         elif not requirement.specifier.contains(version, prereleases=True):
             wrong.append(f"{name} {version} does not fit {name}{requirement.specifier}")
     return wrong
+
+
+def _missing(
+    needed: Iterable[str], versions: Mapping[str, str], extra: str, only: Iterable[str] | None
+) -> list[str]:
+    """Return what is missing, without ``packaging``: versions and other markers are not read."""
+    missing = []
+    for text in needed:
+        requirement, _, marker = text.partition(";")
+        name = re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower().replace("_", "-")
+        applies = marker.strip().replace('"', "'") in ("", f"extra == '{extra}'")
+        if applies and (only is None or name in only) and name not in versions:
+            missing.append(f"{name} is missing")
+    return missing
 
 
 def _required(extra: str) -> list[str]:

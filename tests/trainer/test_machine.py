@@ -105,6 +105,17 @@ def test_versions_are_compared_with_what_is_required() -> None:
     ]
 
 
+def test_what_is_missing_is_named_without_packaging(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "packaging.requirements", None)
+    needed = ["torch>=2.9; extra == 'train'", 'tyro[x] ; extra == "docs"', "jinja2>=3.1"]
+    versions = {"jinja2": "3.0"}
+    assert unmet(needed, versions, extra="train") == ["torch is missing"]
+    monkeypatch.setattr("vf.trainer.installed_packages.installed", lambda: versions)
+    found = check_packages(needed=True)
+    assert "torch is missing; transformers is missing" in found.finding
+    assert (found.level, found.fix) == ("missing", "pip install 'vf-rl[train]'")
+
+
 def interpreter(folder: Path, **requires: list[str]) -> str:
     """Write a Python that has packages: their metadata, by name, with what they require."""
     site = folder / "site"
