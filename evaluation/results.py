@@ -216,7 +216,11 @@ class ResultsFolder:
         _write(self.path / "config.json", measured)
 
     def write_results(self, results: Mapping[str, Any]) -> Path:
-        """Write the results, and return the file."""
+        """Write the results, and return the file.
+
+        Raises:
+            OSError: If it cannot be written; the message names the file.
+        """
         _write(self.path / "results.json", results)
         return self.path / "results.json"
 
@@ -271,8 +275,13 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
     written = file.with_suffix(".tmp")
-    with written.open("w", encoding="utf-8") as out:
-        out.write(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-        out.flush()
-        os.fsync(out.fileno())
-    written.replace(file)
+    try:
+        with written.open("w", encoding="utf-8") as out:
+            out.write(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        written.replace(file)
+    except OSError as error:  # of a full disk: without the file's name
+        raise OSError(
+            f"{file} could not be written: {error.strerror}; make room and resume"
+        ) from error

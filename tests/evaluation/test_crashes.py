@@ -184,6 +184,14 @@ def test_a_finished_evaluation_needs_no_server(
 
 
 @pytest.mark.slow
+def test_a_full_disk_is_said_with_the_file_that_has_no_room(tmp_path: Path) -> None:
+    from vf.evaluation.results import ResultsFolder
+
+    (tmp_path / "results.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"/results\.json could not be written: No space left"):
+        ResultsFolder(tmp_path).write_results({})
+
+
 def test_a_group_that_is_scored_together_is_retried_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
