@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import json
 import math
 import os
 import re
@@ -22,6 +23,8 @@ from vf.runtime.errors import ConfigError, author_lines, did_you_mean
 
 ENTRY_POINT_GROUP = "vf.environments"
 _NUMBER = re.compile(r"\b(?:int|float)\b")
+_MISSING = re.compile(r"missing a required (?:keyword-only )?argument: '(\w+)'")
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _TABLE = f'[project.entry-points."{ENTRY_POINT_GROUP}"]'
 
 _registered: dict[str, str | Factory | AgentEnvironment] = {}
@@ -113,6 +116,21 @@ def _check_numbers(id: str, factory: Factory, kwargs: dict[str, Any]) -> None:
             raise ConfigError(f"environment {id!r}: {name} = {value}: must be a finite number")
 
 
+def _wrong_kind(factory: Factory, kwargs: dict[str, Any]) -> str:
+    """Return which argument is of another kind than it must be; empty if none is known to be."""
+    for name, value in kwargs.items():
+        parameter = inspect.signature(factory).parameters.get(name)
+        annotation = None if parameter is None else parameter.annotation
+        text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+        kinds = [kind.strip() for kind in text.split("|")]
+        given = "None" if value is None else type(value).__name__
+        taken = {*kinds, *(["int"] if "float" in kinds else [])}
+        wanted = [kind for kind in kinds if kind != "None"]
+        if wanted and _KINDS.keys() >= set(wanted) and given not in taken:
+            return f"{name} must be {' or '.join(_KINDS[kind] for kind in wanted)}, not {value!r}"
+    return ""
+
+
 def make(id: str, **kwargs: Any) -> Environment:
     """Make an environment by name.
 
@@ -132,8 +150,9 @@ def make(id: str, **kwargs: Any) -> Environment:
 
     Raises:
         ConfigError: If there is no such environment (the nearest names are shown), two have the
-            name, it cannot be imported (with the author's lines of the traceback), or it does
-            not take one of the arguments. The message names the environment.
+            name, it cannot be imported (with the author's lines of the traceback), it does not
+            take one of the arguments, or cannot be made with one of another kind. The message
+            names the environment.
     """
     reference = parse_reference(id, is_registered)
     name, colon, first = (id, "", "") if reference is not None else id.partition(":")
@@ -152,6 +171,9 @@ def make(id: str, **kwargs: Any) -> Environment:
         unknown = next((name for name in kwargs if name not in parameters), "")
         takes = ", ".join(parameters) or "no arguments"
         wrong = f"it takes no argument {unknown!r}" if unknown else str(error)
+        if missing := _MISSING.search(str(error)):
+            argument = json.dumps({missing[1]: "..."})
+            wrong += f". Give it: --args '{argument}', or args = {{ {missing[1]} = ... }} in a TOML"
         raise ConfigError(
             f"environment {id!r}: {wrong}.{did_you_mean(unknown, parameters)} It takes: {takes}"
         ) from None
@@ -162,6 +184,10 @@ def make(id: str, **kwargs: Any) -> Environment:
         if name in str(error):
             raise
         raise ConfigError(f"environment {id!r}: {error}") from error
+    except (TypeError, ValueError) as error:
+        if wrong := _wrong_kind(factory, kwargs):
+            raise ConfigError(f"environment {id!r}: {wrong}") from error
+        raise
     if not isinstance(environment, Environment):
         raise ConfigError(
             f"environment {id!r} gave a {type(environment).__name__}, not a vf.Environment: "

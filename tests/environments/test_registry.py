@@ -80,12 +80,23 @@ def test_an_unknown_name_shows_the_nearest_and_all() -> None:
         assert name in str(caught.value)
 
 
+def sized(size: int | float, top: int | None = None) -> Shop:
+    return Shop(round(size) + round(0 if top is None else top))
+
+
 @pytest.mark.parametrize(
     ("id", "kwargs", "words"),
     [
         ("shop", {"siez": 3}, "'shop'.*'siez'.*Did you mean 'size'.*It takes: size, colour"),
         ("shop", {"zzz": 3}, "it takes no argument 'zzz'.*It takes: size, colour"),
-        ("painted", {}, "missing a required argument: 'colour'"),
+        (
+            "painted",
+            {},
+            "argument: 'colour'. Give it: --args '{\"colour\": \"...\"}', or args = { col",
+        ),
+        ("calculator", {"max_operations": "2"}, "max_operations must be a whole number, not '2'"),
+        ("sized", {"size": None}, "size must be a whole number or a number, not None"),
+        ("sized", {"size": 1.0, "top": []}, "top must be a whole number, not \\[\\]"),
         ("shop:3", {}, "'shop:3': nothing goes after the colon; write 'shop'"),
         ("painted:", {}, "'painted:': after the colon goes its colour"),
         ("painted:blue", {"colour": "red"}, "'painted:blue': colour is given twice"),
@@ -98,6 +109,7 @@ def test_what_cannot_be_made_is_reported(id: str, kwargs: Any, words: str) -> No
     wrong: Any = dict
     vf.register("shop", Shop)
     vf.register("painted", lambda colour: Shop(1, colour))
+    vf.register("sized", sized)
     vf.register("wrong", lambda: wrong())
     with pytest.raises(vf.ConfigError, match=words):
         vf.make(id, **kwargs)
