@@ -128,14 +128,20 @@ def kind_of(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def missing_file(path: Path) -> ConfigError:
-    """Return the error of a path at which there is nothing."""
+def missing_file(path: Path, *, in_code: bool = True) -> ConfigError:
+    """Return the error of a path at which there is nothing.
+
+    Args:
+        path: The path.
+        in_code: Whether it may be written in code, which files may lie beside.
+    """
     near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     hint = did_you_mean(path.name, near)
     hint = f".{hint}" if hint else ""
     if not hint and not path.is_absolute():
-        hint = f", as seen from {Path.cwd()}; for a file beside your code write "
-        hint += f"Path(__file__).with_name({path.name!r})"
+        hint = f", as seen from {Path.cwd()}"
+        if in_code:
+            hint += f"; for a file beside your code write Path(__file__).with_name({path.name!r})"
     return ConfigError(f"there is no file {path}{hint}")
 
 

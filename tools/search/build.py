@@ -173,7 +173,9 @@ def _check_target(target: Path, overwrite: bool) -> None:
     if not os.path.lexists(target):
         return
     if not overwrite:
-        raise ConfigError(f"{target} exists already; say overwrite (--overwrite) to replace it")
+        raise ConfigError(
+            f"{target} exists already; to replace it, add --overwrite (overwrite=True)"
+        )
     IndexMeta.read(target)  # anything but an index is somebody's, and stays
 
 

@@ -68,7 +68,7 @@ class TextFiles:
                 folders.append(os.path.abspath(path))
                 files._search(path)
             elif not path.exists():
-                raise missing_file(path)
+                raise missing_file(path, in_code=False)
             elif _kind(path) not in (*ENDINGS, *ROW_ENDINGS):
                 raise ConfigError(
                     f"{name}: documents come from a folder, from a file whose name ends in "
@@ -160,6 +160,8 @@ def _decoded(raw: bytes, path: Path) -> str | None:
     """
     encoding = "utf-8-sig"
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        if b"\0" not in raw:  # no text is without any space, digit or line end
+            return None
         encoding = "utf-16"
     elif b"\0" in raw:
         return None

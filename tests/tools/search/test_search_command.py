@@ -38,7 +38,7 @@ def test_build_query_and_info(
     assert main(["info", out]) == 0
     assert f"fingerprint  {meta.fingerprint}" in capsys.readouterr().out
     assert main(["build", str(corpus), "-o", out, *FIELDS]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "exists already; to replace it, add --overwrite" in capsys.readouterr().err
     assert main(["build", str(corpus), "-o", out, *FIELDS, "--overwrite"]) == 0
     assert TantivyIndex(out).meta.language == "english"
 
@@ -83,6 +83,7 @@ def test_failures_are_reported_in_a_line(
     said = capsys.readouterr().err
     assert said.startswith("vf-rl search: ")
     assert message in said
+    assert "__file__" not in said  # which is for code
     assert said.count("\n") == 1
 
 

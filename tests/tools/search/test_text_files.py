@@ -105,6 +105,7 @@ def test_what_is_left_out_is_counted_and_named(
             "empty.md": " \n",
             "binary.txt": b"\0\1",
             "old.txt": "caf\xe9".encode("latin1"),
+            "marked.txt": b"\xff\xfe\xfd\xe9",  # begins like UTF-16
             "picture.png": b"\x89PNG",
             "packed.md.gz": b"\x1f\x8b",
             "package.json": "{}",
@@ -116,13 +117,13 @@ def test_what_is_left_out_is_counted_and_named(
     found = Documents(tmp_path / "notes")
     assert [document.id for _, document in found] == ["a.md"]
     for part in (
-        "9 left out: ",
+        "10 left out: ",
         "2 hidden",
         f"1 links to folders ({tmp_path}/notes/loop)",
         "3 of another kind",
         "1 empty",
         "1 binary",
-        f"1 not UTF-8: save them as UTF-8 ({tmp_path}/notes/old.txt)",
+        f"2 not UTF-8: save them as UTF-8 ({tmp_path}/notes/marked.txt, {tmp_path}/notes/old.txt)",
     ):
         assert part in found.left_out
     with caplog.at_level(logging.WARNING):
