@@ -112,7 +112,13 @@ OWN = tuple(name for name in EnvConfig.model_fields if name not in _HERE)
 
 
 def listed(envs: Any) -> Any:
-    """Return a single ``[env]`` as the list of one that it is."""
+    """Return a single ``[env]`` as the list of one that it is.
+
+    Raises:
+        ValueError: If it is a text.
+    """
+    if isinstance(envs, str):
+        raise ValueError(f'it is a table, not {envs!r}: [env], and in it id = "{envs}"')
     return [envs] if isinstance(envs, dict | EnvConfig) else envs
 
 

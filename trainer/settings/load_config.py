@@ -69,6 +69,10 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
     except ConfigError:
         _check_tables(path)
         raise
+    if {"environments", "models"} & raw.keys() and not {"env", "trainer"} & raw.keys():
+        raise ConfigError(
+            f"{path} has the settings of an evaluation, which is started by: vf-rl eval {path}"
+        )
     _locate(raw, path.absolute().parent)
     for_vllm = _engine(raw) == "vllm"
     for assignment in overrides:

@@ -35,6 +35,7 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     (BASE | {"env": {"id": 3}}, "env.id = 3"),
     (BASE | {"trainer": 5}, "trainer = 5: must be a table, [trainer]"),
     (BASE | {"trainr": {}}, "Did you mean 'trainer'"),
+    (BASE | {"env": "x"}, """env: it is a table, not 'x': [env], and in it id = "x\""""),
     (BASE | {"env": {"id": "x", "arg": {}}}, "env.arg: unknown key. Did you mean 'args'"),
     (
         BASE | {"env": {"id": "x", "model": "tiny"}},
@@ -289,6 +290,8 @@ def test_a_file_that_is_missing_or_not_toml(tmp_path: Path) -> None:
         load_config(write(tmp_path, "").with_name("rum.toml"))
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_config(write(tmp_path, "model = "))
+    with pytest.raises(ConfigError, match=r"settings of an evaluation, .*: vf-rl eval .*\.toml"):
+        load_config(write(tmp_path, "[[environments]]\nid = 'x'\n[[models]]\nmodel = 'tiny'"))
 
 
 def test_the_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
