@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vf.environments.environment import Environment
-from vf.inference.model_files import find_model
+from vf.inference.model_files import check_weights, find_model
 from vf.inference.ports import choose_port
 from vf.inference.rendering.shipped import find_template
 from vf.inference.settings import EmbeddedSettings, TinkerSettings
@@ -52,7 +52,7 @@ def check_names(config: Config) -> None:
         ConfigError: If one of them is not, or a port is taken.
     """
     args, settings = config.args, config.inference
-    find_model(config.model)
+    check_weights(find_model(config.model))
     if args.reference_model is not None:
         named = f"trainer.args.reference_model = {args.reference_model!r}"
         find_model(args.reference_model, named)

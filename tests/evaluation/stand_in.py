@@ -47,7 +47,8 @@ class StandIn:
             words in a prompt that it answers with an error, as long as the file ``fixed`` does not
             exist; ``calls``: answers with a call of ``calculate``, without end; ``context``: how
             many tokens prompt and answer may have, refused as vLLM does, and ``lists_context``:
-            whether it lists them; ``uncounted``: answers without ``usage``; ``busy``: the statuses of its first answers, whatever is asked.
+            whether it lists them; ``uncounted``: answers without ``usage``; ``busy``: the statuses
+            of its first answers, whatever is asked.
     """
 
     def __init__(self, how: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ def test_a_file_of_weights_that_is_cut_off_is_named(
     shutil.copytree(resolve_model("tiny"), tmp_path / "half")
     weights = tmp_path / "half/model.safetensors"
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-    with pytest.raises(ConfigError, match="half/model.safetensors: .* not copied whole"):
+    with pytest.raises(ConfigError, match=r"half/model\.safetensors: .* not copied whole"):
         load(str(tmp_path / "half"))
 
 
