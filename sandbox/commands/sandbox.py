@@ -254,7 +254,7 @@ def _examine(profile: Profile, address: Address | None) -> int:
     findings = diagnose(profile, address)
     for finding in findings:
         mark = "MISSING" if finding.problem else "ok"
-        print(f"{mark:8} {finding.check:8} {finding.problem or finding.outcome}")
+        print(f"{mark:8} {finding.check:8} {finding.outcome}")
     if any(finding.problem for finding in findings):
         return BAD_USAGE
     began = time.perf_counter()

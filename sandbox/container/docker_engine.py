@@ -27,20 +27,8 @@ class EngineProblem(ConfigError):
     """Containers cannot run here with these settings."""
 
 
-class SdkMissing(EngineProblem):
-    """The Python package ``docker`` is not installed."""
-
-
 class EngineMissing(EngineProblem):
     """No engine answers at the address."""
-
-
-class EngineForbidden(EngineProblem):
-    """The engine's socket is there, but this user may not use it."""
-
-
-class EngineUnsupported(EngineProblem):
-    """The engine, or the way it is reached, lacks something that the sandbox needs."""
 
 
 class ImageMissing(EngineProblem):
@@ -49,14 +37,6 @@ class ImageMissing(EngineProblem):
 
 class ImageUnfit(EngineProblem):
     """The image cannot be used: no Python 3, or it asks for what would weaken the sandbox."""
-
-
-class RuntimeUnknown(EngineProblem):
-    """The engine does not know the runtime."""
-
-
-class LimitNotEnforced(EngineProblem):
-    """The kernel or the engine would ignore a limit, and code could take the host down."""
 
 
 T = TypeVar("T")
@@ -131,22 +111,21 @@ class Engine:
             address: The engine's address; None: that of ``DOCKER_HOST``, or this machine's.
 
         Raises:
-            SdkMissing: If the Python package ``docker`` is not installed.
             EngineMissing: If nothing responds.
-            EngineForbidden: If this user may not use it.
-            EngineUnsupported: If the address or its certificates are invalid.
+            EngineProblem: If the Python package ``docker`` is not installed, this user may not use
+                the engine, or the address or its certificates are invalid.
         """
         try:
             from docker.errors import TLSParameterError
         except ImportError as error:
-            raise SdkMissing(
+            raise EngineProblem(
                 "the sandbox needs the Python package docker: pip install 'vf-rl[sandbox]'"
             ) from error
         try:
             address = address or Address.from_environment()
             settings = address.client_settings()
         except (ValueError, OSError, TLSParameterError) as error:
-            raise EngineUnsupported(f"no engine can be reached: {error}") from error
+            raise EngineProblem(f"no engine can be reached: {error}") from error
         tunnel = SshTunnel(address) if address.parts.scheme == "ssh" else None
         try:
             if tunnel:
@@ -367,14 +346,14 @@ def _errors_of(method: str) -> Iterator[None]:
 def _connection_problem(address: Address, error: Exception) -> EngineProblem:
     """Return the error that tells why an engine could not be reached."""
     if any(isinstance(cause, PermissionError) for cause in _causes(error)):
-        return EngineForbidden(
+        return EngineProblem(
             f"this user may not use the engine at {address}: add it to the group docker "
             "(`usermod -aG docker $USER`, then log in again) or run as root"
         )
     if isinstance(error, TunnelFailed):
         return EngineMissing(f"the engine at {address} cannot be reached: {error}")
     if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
-        return EngineUnsupported(
+        return EngineProblem(
             f"the engine at {address} and its certificates do not go together: {error}"
         )
     return EngineMissing(f"no container engine answers at {address}. {START_IT}")

@@ -23,10 +23,10 @@ from vf.sandbox.container.disk import DiskWatch
 from vf.sandbox.container.docker_engine import (
     NOT_THERE,
     Engine,
+    EngineProblem,
     EngineRefused,
     ImageMissing,
     ImageUnfit,
-    RuntimeUnknown,
 )
 from vf.sandbox.container.ending import describe_end, ended_from_outside
 from vf.sandbox.container.kit import KitGone, kit_of
@@ -350,7 +350,7 @@ def _specific_errors(profile: Profile) -> Iterator[None]:
                 f"the image {profile.image!r} does not know its user {profile.user!r}: {message}"
             ) from error
         if "nknown runtime" in message or "unknown or invalid runtime" in message:
-            raise RuntimeUnknown(
+            raise EngineProblem(
                 f"the engine knows no runtime {profile.runtime!r}: {message}"
             ) from error
         raise

@@ -15,11 +15,8 @@ from vf.sandbox.container.docker_engine import (
     Engine,
     EngineProblem,
     EngineRefused,
-    EngineUnsupported,
     ImageMissing,
     ImageUnfit,
-    LimitNotEnforced,
-    RuntimeUnknown,
 )
 from vf.sandbox.container.features import Features, api_version, features_of
 from vf.sandbox.container.image import inspected, with_packages
@@ -59,7 +56,7 @@ def check_engine(profile: Profile, address: Address | None = None) -> None:
         address: The engine's address; None: that of ``DOCKER_HOST``, or this machine's.
 
     Raises:
-        ConfigError: If they cannot be made; the type and the message say why, and how to fix it.
+        ConfigError: If they cannot be made; the message says why, and how to fix it.
         SandboxError: If the engine stopped responding.
     """
     engine = Engine.connect(address)
@@ -106,7 +103,7 @@ def diagnose(profile: Profile, address: Address | None = None) -> list[Finding]:
     try:
         engine = Engine.connect(address)
     except EngineProblem as problem:
-        return [Finding("engine", type(problem).__name__, problem)]
+        return [Finding("engine", str(problem), problem)]
     try:
         return examine(engine, profile)
     finally:
@@ -128,7 +125,7 @@ def examine(engine: Engine, profile: Profile) -> list[Finding]:
         try:
             findings.append(Finding(name, look()))
         except EngineProblem as problem:
-            findings.append(Finding(name, type(problem).__name__, problem))
+            findings.append(Finding(name, str(problem), problem))
 
     check("engine", lambda: check_version(version, info))
     check("limits", lambda: check_limits(info))
@@ -146,15 +143,15 @@ def check_version(version: Mapping[str, Any], info: Mapping[str, Any]) -> str:
     """Check that the engine is new enough and runs Linux.
 
     Raises:
-        EngineUnsupported: If it is too old, or runs another system.
+        EngineProblem: If it is too old, or runs another system.
     """
     description = f"{version.get('Version', '?')}, API {version.get('ApiVersion', '?')}"
     if api_version(version) < OLDEST_API:
-        raise EngineUnsupported(
+        raise EngineProblem(
             f"the engine is too old ({description}): it needs Docker 19.03 or newer"
         )
     if info.get("OSType", "linux") != "linux":
-        raise EngineUnsupported("the engine runs Windows containers: switch it to Linux containers")
+        raise EngineProblem("the engine runs Windows containers: switch it to Linux containers")
     return f"{description}, cgroup v{info.get('CgroupVersion', '1')}, {info.get('Driver', '?')}"
 
 
@@ -162,21 +159,21 @@ def check_limits(info: Mapping[str, Any]) -> str:
     """Check that the kernel enforces the limits that a container is given.
 
     Raises:
-        LimitNotEnforced: If the kernel would ignore a limit.
+        EngineProblem: If the kernel would ignore a limit.
     """
     if info.get("CgroupDriver") == "none":
-        raise LimitNotEnforced(
+        raise EngineProblem(
             "the engine runs without root and without cgroups, so it enforces no limits: give it "
             "cgroup v2 with delegation (systemd: Delegate=cpu memory pids), or run it as root"
         )
     for key, (what, needs) in KERNEL_LIMITS.items():
         if not info.get(key, False):
-            raise LimitNotEnforced(
+            raise EngineProblem(
                 f"the kernel does not limit the {what} of a container: boot it with {needs}, then "
                 "restart the engine"
             )
     if not info.get("SwapLimit", False) and _may_swap():
-        raise LimitNotEnforced(
+        raise EngineProblem(
             "the kernel does not limit swap of a container, so its memory limit does not hold: "
             "turn swap off (`swapoff -a`), or start the kernel with swapaccount=1"
         )
@@ -187,11 +184,11 @@ def check_cpus(info: Mapping[str, Any], cpus: float) -> str:
     """Check that the engine's machine has ``cpus`` cores.
 
     Raises:
-        LimitNotEnforced: If it has fewer.
+        EngineProblem: If it has fewer.
     """
     cores = info.get("NCPU") or 0
     if not 0.01 <= cpus <= cores:
-        raise LimitNotEnforced(f"cpus = {cpus}: the engine's machine takes from 0.01 to {cores}")
+        raise EngineProblem(f"cpus = {cpus}: the engine's machine takes from 0.01 to {cores}")
     return f"{cpus} of {cores} cores"
 
 
@@ -209,18 +206,18 @@ def check_seccomp(info: Mapping[str, Any], features: Features) -> str:
     """Check that system calls are filtered.
 
     Raises:
-        EngineUnsupported: If they are not filtered.
+        EngineProblem: If they are not filtered.
     """
     options = [str(option) for option in info.get("SecurityOptions") or ()]
     filters = [option for option in options if "name=seccomp" in option]
     if not filters:
-        raise EngineUnsupported(
+        raise EngineProblem(
             "the engine does not filter system calls: it needs a kernel with CONFIG_SECCOMP_FILTER"
         )
     if features.own_seccomp:
         return "the list of calls that comes with vf-rl"
     if any("profile=unconfined" in option for option in filters):
-        raise EngineUnsupported(
+        raise EngineProblem(
             "the engine takes no list of system calls with a container, and filters none itself: "
             "take `unconfined` out of its settings"
         )
@@ -244,11 +241,11 @@ def check_runtime(info: Mapping[str, Any], runtime: str | None) -> str:
     """Check that the engine knows the runtime; None is its default.
 
     Raises:
-        RuntimeUnknown: If it does not know it.
+        EngineProblem: If it does not know it.
     """
     runtimes = sorted(info.get("Runtimes") or {})
     if runtime is not None and runtime not in runtimes:
-        raise RuntimeUnknown(
+        raise EngineProblem(
             f"the engine has no runtime {runtime!r}, only {', '.join(runtimes)}: install it, add "
             'it to "runtimes" in the engine\'s daemon.json, and restart the engine'
         )

@@ -17,7 +17,7 @@ import pytest
 
 from tests.sandbox.conftest import small_profile
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit, RuntimeUnknown
+from vf.sandbox.container.docker_engine import Engine, EngineProblem, ImageMissing, ImageUnfit
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_container, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, SYSCTLS, Profile
@@ -293,7 +293,7 @@ def test_what_cannot_be_created_is_explained_and_leaves_nothing(
     async def run() -> None:
         with pytest.raises(ImageMissing, match="no-such-image"):
             await DockerSandbox.create(engine, replace(profile, image="no-such-image:1"))
-        with pytest.raises(RuntimeUnknown, match="no-such-runtime"):
+        with pytest.raises(EngineProblem, match="no-such-runtime"):
             await DockerSandbox.create(engine, replace(profile, runtime="no-such-runtime"))
         assert await names(engine) == set()
 

@@ -25,8 +25,8 @@ from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import (
     Engine,
     EngineMissing,
+    EngineProblem,
     EngineRefused,
-    EngineUnsupported,
 )
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.profile import Profile
@@ -103,11 +103,11 @@ def test_an_engine_that_nobody_vouches_for_is_refused(
 ) -> None:
     make_certificates(tmp_path)  # another authority
     for certs in (tmp_path, None):
-        with pytest.raises(EngineUnsupported, match="certificate"):
+        with pytest.raises(EngineProblem, match="certificate"):
             Engine.connect(Address(f"https://127.0.0.1:{second.port}", certs))
     (certificates / "cert.pem").rename(certificates / "hidden")
     try:
-        with pytest.raises(EngineUnsupported, match=r"it has ca\.pem, key\.pem"):
+        with pytest.raises(EngineProblem, match=r"it has ca\.pem, key\.pem"):
             Engine.connect(Address(f"tcp://127.0.0.1:{second.port}", certificates))
     finally:
         (certificates / "hidden").rename(certificates / "cert.pem")

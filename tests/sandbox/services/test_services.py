@@ -16,7 +16,7 @@ import pytest
 
 from tests.waiting import until, wait_until
 from vf.runtime.errors import ConfigError, SandboxError
-from vf.sandbox.container.docker_engine import Engine, RuntimeUnknown
+from vf.sandbox.container.docker_engine import Engine, EngineProblem
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
@@ -149,7 +149,7 @@ services:
             async with episode(engine, path, profile):
                 pass
         assert "no such table" in str(caught.value)
-        with pytest.raises(RuntimeUnknown, match="no-such-runtime"):
+        with pytest.raises(EngineProblem, match="no-such-runtime"):
             async with open_services(engine, path, image=image, runtime="no-such-runtime"):
                 pass
 
@@ -281,7 +281,7 @@ def left(engine: Engine) -> list[str]:
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from vf.sandbox.container.docker_engine import Engine, RuntimeUnknown
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.reaper import PREFIX, reap, this_process
 from vf.sandbox.services.opening import open_services
