@@ -59,7 +59,7 @@ def submit_job(
     again = f"to see it again: ray job logs --address {address} --follow {job}"
     try:
         return asyncio.run(_follow(client, job))
-    except _AwayError as error:
+    except TimeoutError as error:
         raise InfrastructureError(
             f"the Ray cluster at {address} has not answered for {AWAY_SECONDS:.0f} s ({error}); "
             f"{job} may still run; {again}"
@@ -71,15 +71,11 @@ def submit_job(
         return INTERRUPTED
 
 
-class _AwayError(Exception):
-    """A cluster did not answer for too long."""
-
-
 async def _follow(client: Any, job: str) -> int:
     """Print a job's output until it has ended; a connection that breaks is made again.
 
     Raises:
-        _AwayError: If no connection was possible for too long.
+        TimeoutError: If no connection was possible for too long.
     """
     from aiohttp import ClientError
 
@@ -103,7 +99,7 @@ async def _follow(client: Any, job: str) -> int:
             raise  # of the output: nothing reads it any more
         except (RuntimeError, OSError, ClientError) as error:
             if time.monotonic() > answered + AWAY_SECONDS:
-                raise _AwayError(_flat(error) or type(error).__name__) from error
+                raise TimeoutError(_flat(error) or type(error).__name__) from error
         await asyncio.sleep(RETRY_SECONDS)
 
 

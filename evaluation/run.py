@@ -36,7 +36,7 @@ from vf.evaluation.results import Cell, ResultsFolder, mark
 from vf.evaluation.tally import Summary, Tally
 from vf.runtime.api_keys import hide_urls
 from vf.runtime.calling import call
-from vf.runtime.errors import VfError, did_you_mean
+from vf.runtime.errors import InfrastructureError, did_you_mean
 from vf.runtime.json_output import finite
 from vf.runtime.seeding import derive_seed
 from vf.traces.simulated_users import user_of
@@ -46,10 +46,6 @@ from vf.traces.writer import TraceWriter
 
 FAILURES_IN_A_ROW = 25  # after which nothing can be expected of the rest
 SERVE = "serve a model that sees, and give the server's address with -b (base_url)"
-
-
-class EvaluationStopped(VfError):
-    """So many rollouts in a row failed that the rest would, too. It can be resumed."""
 
 
 @dataclass(slots=True)
@@ -218,7 +214,7 @@ async def run_evaluation(
 
     Raises:
         ConfigError: If an endpoint or an engine cannot be used; nothing was run.
-        EvaluationStopped: If rollouts failed one after the other.
+        InfrastructureError: If rollouts failed one after the other; the rest can be resumed.
         EngineError: If an engine that was started here died.
         OSError: If a trace could not be written.
     """
@@ -338,7 +334,7 @@ async def _run_part(
         progress.rollout(part.tally, trace)
         in_a_row = 0 if trace.error is None else in_a_row + 1
         if trace.error is not None and in_a_row >= FAILURES_IN_A_ROW:
-            raise EvaluationStopped(
+            raise InfrastructureError(
                 f"{in_a_row} rollouts in a row failed, the last in the {trace.error.boundary}: "
                 f"{trace.error.message}"
             )

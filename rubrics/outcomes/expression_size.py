@@ -38,13 +38,9 @@ def is_too_large(expression: str) -> bool:
         reader = _Reader(tokens)
         while reader.tokens:
             reader.group()  # more than one where a bracket is closed that was not opened
-    except _TooLarge:
+    except OverflowError:
         return True
     return False
-
-
-class _TooLarge(Exception):
-    pass
 
 
 class _Reader:
@@ -59,7 +55,7 @@ class _Reader:
         """Read a sum up to the bracket that ends it."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
-            raise _TooLarge
+            raise OverflowError
         largest = digits = 0.0
         terms, over = 1, False
         while self.tokens:
@@ -90,7 +86,7 @@ class _Reader:
         self.tokens.pop()
         self.depth += 1
         if self.depth > _MAX_DEPTH:
-            raise _TooLarge
+            raise OverflowError
         exponent = self.power() if self.tokens else 0.0
         self.depth -= 1
         digits = max(digits, _LETTER) * 10**exponent if exponent < 10 else math.inf
@@ -99,7 +95,7 @@ class _Reader:
         if digits > _MAX_DIGITS or (
             others and _binomial(10**exponent + others, others) > math.log10(_MAX_TERMS)
         ):
-            raise _TooLarge
+            raise OverflowError
         return digits
 
     def item(self) -> float:
@@ -122,7 +118,7 @@ class _Reader:
         """Read the two arguments of a command, and return the first one's digits."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
-            raise _TooLarge
+            raise OverflowError
         first = self.item()
         if self.tokens:
             self.item()
@@ -132,7 +128,7 @@ class _Reader:
 
 def _factorial(digits: float) -> float:
     if digits > _MAX_COUNT:
-        raise _TooLarge
+        raise OverflowError
     return math.lgamma(10**digits + 1) / math.log(10)
 
 

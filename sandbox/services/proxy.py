@@ -35,6 +35,7 @@ PIECE = 2**16  # bytes
 LOOKUPS = 2  # at once
 HOSTS_COUNTED = 1000  # distinct ones; the rest are counted together
 OTHERS = "(other hosts)"
+FORBIDDEN = "403 Forbidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,6 @@ class ProxyStats:
     reached: dict[str, int]
     refused: dict[str, int]
     failed: dict[str, int]
-
-
-class _Refused(Exception):
-    """The target may not be reached; the message says why."""
 
 
 class Proxy:
@@ -159,9 +156,9 @@ class Proxy:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 address, (remote, onward) = await self._connect(target)
-        except _Refused as error:
+        except BadRequest:
             _count(self._refused, target)
-            raise BadRequest(str(error), "403 Forbidden") from None
+            raise
         except (OSError, TimeoutError) as error:
             _count(self._failed, target)
             reason = str(error) or f"no answer within {CONNECT_TIMEOUT:g} s"
@@ -186,11 +183,11 @@ class Proxy:
         """Connect to an address that was checked, by its number: no name is looked up twice.
 
         Raises:
-            _Refused: If the list does not allow it.
+            BadRequest: If the list does not allow it.
             OSError: If it does not respond.
         """
         if not self._list.may_request(target):
-            raise _Refused(f"{target} is not on this sandbox's list of allowed hosts")
+            raise BadRequest(f"{target} is not on this sandbox's list of allowed hosts", FORBIDDEN)
         addresses = await self._look_up(target)
         last: OSError | None = None
         for address in addresses:
@@ -210,9 +207,10 @@ class Proxy:
         subject = (
             f"{target} leads to {resolved}, which" if isinstance(target.host, str) else str(target)
         )
-        raise _Refused(
+        raise BadRequest(
             f"{subject} is not public: such an address has to be on the list of allowed hosts "
-            "itself"
+            "itself",
+            FORBIDDEN,
         )
 
     async def _look_up(self, target: Target) -> list[Ip]:

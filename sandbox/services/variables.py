@@ -20,12 +20,10 @@ _LINE = re.compile(
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
-class _Missing(Exception):
-    """A variable has no value; the message says which."""
-
-
 def interpolate(value: Any, variables: Mapping[str, str], location: str) -> Any:
     """Return a value of a YAML file with the variables in its texts replaced; keys stay.
+
+    They are ``$NAME``, ``${NAME}`` and its forms with ``-``, ``+`` and ``?``; ``$$`` is a dollar.
 
     Args:
         value: A value from the file.
@@ -48,21 +46,10 @@ def interpolate(value: Any, variables: Mapping[str, str], location: str) -> Any:
         ]
     if isinstance(value, str) and "$" in value:
         try:
-            return substitute(value, variables)
-        except (_Missing, ValueError) as error:
+            return _until(value, variables, end=None)[0]
+        except ValueError as error:
             raise ConfigError(f"{location}: {error}, in {value!r}") from None
     return value
-
-
-def substitute(text: str, variables: Mapping[str, str]) -> str:
-    """Replace ``$NAME``, ``${NAME}`` and its forms with ``-``, ``+`` and ``?``; ``$$`` is a dollar.
-
-    Raises:
-        ValueError: If it is malformed.
-    """
-    done, rest = _until(text, variables, end=None)
-    assert not rest
-    return done
 
 
 def read_variables(path: Path, variables: Mapping[str, str]) -> dict[str, str]:
@@ -97,7 +84,11 @@ def read_variables(path: Path, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _until(text: str, variables: Mapping[str, str], end: str | None) -> tuple[str, str]:
-    """Replace variables up to an unmatched ``end``; return that text, and the rest after it."""
+    """Replace variables up to an unmatched ``end``; return that text, and the rest after it.
+
+    Raises:
+        ValueError: If a variable has no value, or the text is malformed.
+    """
     done: list[str] = []
     while text:
         if end is not None and text[0] == end:
@@ -142,7 +133,7 @@ def _braced(text: str, variables: Mapping[str, str]) -> tuple[str, str]:
         assert value is not None
         return value, rest
     if operator[0].endswith("?"):
-        raise _Missing(other or f"the variable {name[0]} is not set")
+        raise ValueError(other or f"the variable {name[0]} is not set")
     return other, rest
 
 
@@ -156,5 +147,7 @@ class _Any(dict[str, str]):
 def _value(name: str, variables: Mapping[str, str]) -> str:
     value = variables.get(name)
     if value is None:
-        raise _Missing(f"the variable {name} is not set, and has no default (${{{name}:-default}})")
+        raise ValueError(
+            f"the variable {name} is not set, and has no default (${{{name}:-default}})"
+        )
     return value

@@ -25,7 +25,7 @@ from vf.trainer.learning.sharding.checkpoint_shards import Stored, stage, write
 from vf.trainer.learning.sharding.rank_commands import Load, Save
 from vf.trainer.saving.checkpoint_files import (
     PROGRESS,
-    DamagedCheckpoint,
+    damaged,
     is_complete,
     read_saved,
 )
@@ -287,7 +287,7 @@ def _readable(path: Path, file: str) -> Iterator[None]:
     try:
         yield
     except DamagedLine as error:  # leaving it out, as its own message offers, would lose a rollout
-        raise DamagedCheckpoint(path, file, ValueError(error.problem)) from error
+        raise damaged(path, file, ValueError(error.problem)) from error
     except ConfigError:  # it is of another model, or says already which file it is
         raise
     except (
@@ -299,4 +299,4 @@ def _readable(path: Path, file: str) -> Iterator[None]:
         EOFError,
         pickle.UnpicklingError,
     ) as error:
-        raise DamagedCheckpoint(path, file, error) from error
+        raise damaged(path, file, error) from error

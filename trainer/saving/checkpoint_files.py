@@ -31,30 +31,28 @@ _TYPES: dict[str, Any] = {  # of what progress.json holds
 BEST = "best"  # a link to the checkpoint with the highest held-out reward
 
 
-class DamagedCheckpoint(ConfigError):
-    """A file of a checkpoint cannot be read.
+def damaged(checkpoint: Path, file: str, error: BaseException) -> ConfigError:
+    """Return the error that tells which file of a checkpoint cannot be read.
 
     Args:
         checkpoint: The checkpoint.
         file: The file, below it.
         error: The exception that reading it raised.
     """
-
-    def __init__(self, checkpoint: Path, file: str, error: BaseException) -> None:
-        path = checkpoint / file
-        if not path.exists():
-            why = "it is missing"
-        elif path.is_file() and not path.stat().st_size:
-            why = "it is empty"
-        else:
-            reason = str(error) or "it ends too early" * isinstance(error, EOFError)
-            why = reason or type(error).__name__
-            if "weights_only" in why:  # torch's advice is to run what is in the file
-                why = "it is damaged"
-        step = int(number) if (number := checkpoint.name.removeprefix("step-")).isdecimal() else 0
-        before = [path.name for path in _complete(checkpoint.parent) if step_of(path) < step]
-        hint = f"; resume from the one before it with --from {before[-1]}" if before else ""
-        super().__init__(f"cannot read the checkpoint {checkpoint}: {file}: {why}{hint}")
+    path = checkpoint / file
+    if not path.exists():
+        why = "it is missing"
+    elif path.is_file() and not path.stat().st_size:
+        why = "it is empty"
+    else:
+        reason = str(error) or "it ends too early" * isinstance(error, EOFError)
+        why = reason or type(error).__name__
+        if "weights_only" in why:  # torch's advice is to run what is in the file
+            why = "it is damaged"
+    step = int(number) if (number := checkpoint.name.removeprefix("step-")).isdecimal() else 0
+    before = [path.name for path in _complete(checkpoint.parent) if step_of(path) < step]
+    hint = f"; resume from the one before it with --from {before[-1]}" if before else ""
+    return ConfigError(f"cannot read the checkpoint {checkpoint}: {file}: {why}{hint}")
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -121,7 +119,7 @@ def read_saved(checkpoint: Path) -> dict[str, Any]:
                 raise ValueError(f"{name} is {shorten(repr(saved[name]), 80)}")
         return saved
     except (OSError, ValueError) as error:
-        raise DamagedCheckpoint(checkpoint, PROGRESS, error) from error
+        raise damaged(checkpoint, PROGRESS, error) from error
 
 
 def finished(folder: RunFolder, args: LoopArgs) -> int | None:

@@ -15,7 +15,7 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import read_progress
 from vf.trainer.saving.checkpoint_files import (
-    DamagedCheckpoint,
+    damaged,
     finished,
     latest_checkpoint,
     named_checkpoint,
@@ -80,7 +80,7 @@ def test_nobody_is_told_to_run_what_is_in_a_damaged_file(tmp_path: Path) -> None
     (tmp_path / "random.pt").write_bytes(b"\0" * 100)
     with pytest.raises(pickle.UnpicklingError) as raised:
         torch.load(tmp_path / "random.pt", weights_only=True)
-    told = str(DamagedCheckpoint(tmp_path, "random.pt", raised.value))
+    told = str(damaged(tmp_path, "random.pt", raised.value))
     assert told == f"cannot read the checkpoint {tmp_path}: random.pt: it is damaged"
 
 

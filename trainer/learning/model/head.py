@@ -62,7 +62,7 @@ class ModelHead:
         """Return logits ``[P, V]`` of hidden states ``[P, H]``.
 
         Raises:
-            UnsupportedHead: If the model does not call these layers for its hidden states.
+            ValueError: If the model does not call these layers for its hidden states.
         """
         called = False
 
@@ -84,12 +84,8 @@ class ModelHead:
             else:
                 base.forward = before
         if not called:
-            raise UnsupportedHead(f"{type(self.model).__name__} does not call its layers")
+            raise ValueError(f"{type(self.model).__name__} does not call its layers")
         return logits
-
-
-class UnsupportedHead(Exception):
-    """A model's head cannot be run apart from its layers."""
 
 
 class Predicted(NamedTuple):
