@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
+
+from vf.runtime.errors import fresh
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -127,18 +128,9 @@ class _Lane(Generic[Q, A]):
         except Exception as error:
             for _, future in batch:
                 if not future.done():  # one exception raised by many would mix their tracebacks
-                    future.set_exception(_copied(error))
+                    future.set_exception(fresh(error))
         finally:
             for _, future in batch:
                 future.cancel()  # only if the batch was ended: otherwise they are done
             self.free += 1
             self.start()
-
-
-def _copied(error: Exception) -> Exception:
-    try:
-        twin = copy.copy(error)
-    except Exception:
-        return error
-    twin.__cause__ = error.__cause__ or error
-    return twin
