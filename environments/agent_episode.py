@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vf.environments.episode import Episode
 from vf.inference.endpoint.address import Endpoint
-from vf.runtime.async_processes import ElsewhereError
 from vf.runtime.errors import (
     ConfigError,
     EnvironmentFailure,
     InfrastructureError,
 )
 from vf.runtime.own_deadline import clocked, own_deadline
+from vf.runtime.peers import RemoteError
 from vf.traces.messages import writable
 from vf.traces.trace import StopReason
 
@@ -151,8 +151,9 @@ async def _work(attempt: Attempt, session: Session, info: dict[str, Any], crash:
 
 def _described(error: Exception) -> tuple[str, str]:
     """Return an exception in one line, and with its traceback."""
-    if isinstance(error, ElsewhereError):
-        return str(error), writable(error.traceback)
+    if isinstance(error, RemoteError):
+        what = str(error.args[0])
+        return what, writable(f"{error.traceback or what}\n")
     lines = traceback.format_exception(error)
     return f"{type(error).__name__}: {error}", writable("".join(lines))
 

@@ -12,8 +12,8 @@ guard (:mod:`vf.runtime.lifeline`) kills each of them with everything that it st
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
+import math
 import operator
 import os
 import pickle
@@ -25,32 +25,20 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
-from vf.runtime import async_worker, errors, lifeline
-from vf.runtime.async_worker import CALL, CANCEL, HEARD, RAISED, READY, UNUSABLE
+from vf.runtime import lifeline
 from vf.runtime.batching import PerLoop
-from vf.runtime.errors import ConfigError, InfrastructureError
+from vf.runtime.errors import ConfigError, WorkerLost
 from vf.runtime.own_deadline import own_deadline
+from vf.runtime.peers import Peer, RemoteError
 from vf.runtime.worker_handles import import_path
 
 START_TIMEOUT = 120.0  # seconds for a process to start and import the function's module
 HEAR_TIMEOUT = 10.0  # seconds for its loop to notice that a call was cancelled
 END_TIMEOUT = 1.0  # seconds for a process to end by itself, when its loop ends
 _COMMAND = (
-    "import json, sys; fd, sys.path[:], *function = json.loads(sys.argv[1]); "
-    "from vf.runtime.async_worker import serve; serve(fd, *function)"
+    "import json, sys; fd, sys.path[:] = json.loads(sys.argv[1]); "
+    "from vf.runtime.async_worker import serve; serve(fd)"
 )
-
-
-class ElsewhereError(Exception):
-    """A call failed in its process, or with it.
-
-    Attributes:
-        traceback: What was raised there, as Python prints it.
-    """
-
-    def __init__(self, message: str, traceback: str = "") -> None:
-        super().__init__(message)
-        self.traceback = traceback or message
 
 
 class AsyncProcesses:
@@ -84,10 +72,9 @@ class AsyncProcesses:
             args: Must be picklable.
 
         Raises:
-            ElsewhereError: If the function raised something, or its process ended.
-            InfrastructureError: If the function raised it.
-            ConfigError: If the function raised it, cannot be imported, or the arguments cannot be
-                pickled.
+            VfError: If the function raised it.
+            RemoteError: If the function raised anything else, or its process ended.
+            ConfigError: If the function cannot be imported, or the arguments cannot be pickled.
             asyncio.CancelledError: If the call was cancelled; it has ended.
         """
         try:
@@ -98,7 +85,8 @@ class AsyncProcesses:
             ) from error
         children = self._children.get()
         index = min(range(len(children)), key=lambda index: self._child(index).load)
-        return await self._child(index).call(packed)
+        text: str | None = await self._child(index).call(packed)
+        return text
 
     def _child(self, index: int) -> _Child:
         children = self._children.get()
@@ -134,46 +122,40 @@ def locate_function(fn: Callable[..., Any], setting: str) -> tuple[str, str, str
 
 
 class _Child:
-    """One process, and the calls under way in it."""
+    """One process, and the connection to it."""
 
     def __init__(self, function: tuple[str, str, str | None], what: str) -> None:
         self._function, self._what = function, what
-        self._numbers = itertools.count(1)
-        self._calls: dict[int, asyncio.Future[str | None]] = {}
-        self._heard: dict[int, asyncio.Event] = {}
+        self.load = 0  # calls under way in it
         self._ready = asyncio.Event()
-        self._fault: Exception | None = None  # why no call can be made
-        self._writer: asyncio.StreamWriter | None = None
+        # Why no call can be made.
+        self._fault: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._peer: Peer
         self._lifeline = -1
         # Not in the context of the rollout that happens to come first.
         self._task = asyncio.create_task(self._look_after(), context=Context())
 
     @property
-    def load(self) -> int:
-        return len(self._calls)
-
-    @property
     def ended(self) -> bool:
-        return self._fault is not None or self._task.done()
+        return self._fault.done() or self._task.done()
 
-    async def call(self, packed: bytes) -> str | None:
-        number = next(self._numbers)
-        future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._calls[number] = future
+    async def call(self, packed: bytes) -> Any:
+        self.load += 1
         try:
             with own_deadline():
                 await self._started()
-            self._send(CALL, number, packed)
+            work = asyncio.create_task(self._peer.call("call", packed))
             try:
-                await asyncio.wait([future])
+                return await asyncio.shield(work)
             except asyncio.CancelledError:
-                await self._cancel(number, future)
+                await self._cancel(work)
                 raise
-            return future.result()
+            except WorkerLost:
+                if self._peer.lost is None:  # the function raised it
+                    raise
+                raise await self._fault from None
         finally:
-            self._calls.pop(number, None)
-            if future.done() and not future.cancelled():
-                future.exception()  # it is known by now, or does not matter any more
+            self.load -= 1
 
     async def _started(self) -> None:
         try:
@@ -183,34 +165,29 @@ class _Child:
             if not deadline.expired():
                 raise
             self._kill()
-            raise ElsewhereError(
-                f"{self._what} did not start within {START_TIMEOUT:g} s"
-            ) from error
-        if self._fault is not None:
-            raise self._fault
+            raise RemoteError(f"{self._what} did not start within {START_TIMEOUT:g} s") from error
+        if self._fault.done():
+            raise self._fault.result()
 
-    async def _cancel(self, number: int, future: asyncio.Future[str | None]) -> None:
+    async def _cancel(self, work: asyncio.Task[Any]) -> None:
         """Cancel a call and wait for its end; a process that does not react is killed."""
-        if future.done():
-            return
-        heard = self._heard[number] = asyncio.Event()
-        self._send(CANCEL, number)
-        try:
-            async with asyncio.timeout(HEAR_TIMEOUT):
-                await heard.wait()
-        except TimeoutError:
-            self._fault = ElsewhereError(
-                f"{self._what} was killed: for {HEAR_TIMEOUT:g} s nothing in it could run, since a "
-                "call computed or blocked without awaiting"
+        work.cancel()
+        reaction = asyncio.create_task(self._peer.call("react"))
+        ends = asyncio.gather(work, reaction, return_exceptions=True)
+        await asyncio.wait([reaction], timeout=HEAR_TIMEOUT)
+        if not reaction.done():
+            self._fail(
+                RemoteError(
+                    f"{self._what} was killed: for {HEAR_TIMEOUT:g} s nothing in it could run, "
+                    "since a call computed or blocked without awaiting"
+                )
             )
             self._kill()
-        finally:
-            del self._heard[number]
-        await asyncio.wait([future])
+        await ends
 
-    def _send(self, *message: Any) -> None:
-        if self._writer is not None:
-            async_worker.send(self._writer, pickle.dumps(message))
+    def _fail(self, error: Exception) -> None:
+        if not self._fault.done():
+            self._fault.set_result(error)
 
     def _kill(self) -> None:
         """Let the guard end the process at once, with everything that it started."""
@@ -221,35 +198,40 @@ class _Child:
             self._lifeline = -1
 
     async def _look_after(self) -> None:
-        """Run the process, and take its answers; the end of the event loop is its end."""
+        """Run the process and the connection to it; the end of the event loop is their end."""
         process: asyncio.subprocess.Process | None = None
+        serving: asyncio.Task[None] | None = None
         try:
-            process, reader = await self._start()
-            while (message := await async_worker.receive(reader)) is not None:
-                self._take(*json.loads(message))
-            code = await process.wait()
-            self._fault = self._fault or ElsewhereError(f"{self._what} ended {_ending(code)}")
-        except OSError as error:
-            self._fault = ElsewhereError(f"{self._what} cannot be started: {error}")
-        finally:
-            self._fault = self._fault or ElsewhereError(f"{self._what} has ended")
+            process, self._peer = await self._start()
+            serving = asyncio.create_task(self._peer.serve())
+            with suppress(WorkerLost):  # its exit code says more
+                await self._peer.call("load", *self._function)
             self._ready.set()
-            for heard in self._heard.values():
-                heard.set()
-            for future in self._calls.values():
-                if not future.done():
-                    future.set_exception(self._fault)
+            await serving
+            self._fail(RemoteError(f"{self._what} ended {_ending(await process.wait())}"))
+        except OSError as error:
+            self._fail(RemoteError(f"{self._what} cannot be started: {error}"))
+        except ConfigError as error:
+            module, name, _ = self._function
+            self._fail(
+                ConfigError(f"{self._what}: importing {name} from {module} failed there:\n{error}")
+            )
+        finally:
+            self._fail(RemoteError(f"{self._what} has ended"))
+            self._ready.set()
+            if serving is not None:
+                serving.cancel()  # which closes the connection
             await self._end(process)
 
-    async def _start(self) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
+    async def _start(self) -> tuple[asyncio.subprocess.Process, Peer]:
         ours, theirs = socket.socketpair()
         reading, self._lifeline = os.pipe()
         guard = [sys.executable, "-I", "-S", lifeline.__file__, str(reading), "0"]
-        function = json.dumps([theirs.fileno(), import_path(), *self._function])
+        settings = json.dumps([theirs.fileno(), import_path()])
         try:
             process = await asyncio.create_subprocess_exec(
                 *guard,
-                *(sys.executable, "-c", _COMMAND, function),
+                *(sys.executable, "-c", _COMMAND, settings),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=[reading, theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is this process's to answer
@@ -260,31 +242,10 @@ class _Child:
         finally:
             theirs.close()
             os.close(reading)
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        return process, reader
-
-    def _take(self, kind: str, number: int, *answer: Any) -> None:
-        future = self._calls.get(number)
-        if kind == READY:
-            self._ready.set()
-        elif kind == UNUSABLE:
-            module, name, _ = self._function
-            self._fault = ConfigError(
-                f"{self._what}: importing {name} from {module} failed there:\n{answer[0]}"
-            )
-        elif kind == HEARD:
-            if number in self._heard:
-                self._heard[number].set()
-        elif future is None or future.done():
-            return
-        elif kind == RAISED:
-            future.set_exception(_raised(*answer))
-        else:
-            future.set_result(answer[0])
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        return process, Peer(reader, writer, {}, self._what, silence=math.inf)
 
     async def _end(self, process: asyncio.subprocess.Process | None) -> None:
-        if self._writer is not None:
-            self._writer.close()
         if process is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), END_TIMEOUT)
@@ -292,15 +253,6 @@ class _Child:
         if process is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), lifeline.KILL_SECONDS)
-
-
-def _raised(name: str, message: str, traceback: str, is_ours: bool) -> Exception:
-    """Return what was raised there: the library's own errors as they are."""
-    kind = getattr(errors, name, None) if is_ours else None
-    if kind is not None and issubclass(kind, InfrastructureError | ConfigError):
-        error: Exception = kind(message)
-        return error
-    return ElsewhereError(f"{name}: {message}", traceback)
 
 
 def _ending(code: int) -> str:

@@ -4,60 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
+import math
 import operator
 import os
 import pickle
 import selectors
 import signal
 import socket
-import struct
 import time
-import traceback
 from collections import deque
-from functools import partial
+from contextlib import ExitStack
 from typing import Any
 
-from vf.runtime import errors
 from vf.runtime.calling import call_for_text
+from vf.runtime.errors import ConfigError, author_lines
 from vf.runtime.garbage import fewer_collections
+from vf.runtime.peers import Handler, Peer
 
-CALL, CANCEL = "call", "cancel"  # what comes in, pickled: (CALL, number, args), (CANCEL, number)
-# What goes out, in JSON: [kind, number, ...].
-READY, UNUSABLE, HEARD, DONE, RAISED = "ready", "unusable", "heard", "done", "raised"
 _LONGEST_TURN = 0.05  # seconds of CPU, after which another call begins also in a busy loop
-_LENGTH = struct.Struct("!Q")
 
 
-async def receive(reader: asyncio.StreamReader) -> bytes | None:
-    """Return the next message; None when the other end has closed."""
-    try:
-        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        return await reader.readexactly(size)
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-
-
-def send(writer: asyncio.StreamWriter, message: bytes) -> None:
-    """Send a message, without waiting for it to be read."""
-    writer.write(_LENGTH.pack(len(message)) + message)
-
-
-def serve(fd: int, module: str, name: str, file: str | None) -> None:
+def serve(fd: int) -> None:
     """Call a function as often as the socket asks, until its other end closes.
 
     Args:
         fd: The socket.
-        module: The function's module.
-        name: Its qualified name there.
-        file: The file that the module must be from.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     ours = socket.socket(fileno=fd)
     ours.set_inheritable(False)  # else a program that a call starts could keep it open
     turns = _Turns()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(turns)) as runner:
-        runner.run(_serve(ours, module, name, file, turns))
+        runner.run(_serve(ours, turns))
 
 
 class _Turns(selectors.DefaultSelector):
@@ -90,40 +68,28 @@ class _Turns(selectors.DefaultSelector):
         return events
 
 
-async def _serve(
-    ours: socket.socket, module: str, name: str, file: str | None, turns: _Turns
-) -> None:
+async def _serve(ours: socket.socket, turns: _Turns) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=ours)
-    try:
-        fn = _find(module, name, file)
-    except (Exception, SystemExit) as error:  # whatever the author's code raises
-        _answer(writer, UNUSABLE, 0, errors.author_lines(error, module))
-        await writer.drain()
-        return
-    _answer(writer, READY, 0)
-    calls: dict[int, asyncio.Task[None]] = {}
-    with fewer_collections():
-        while (message := await receive(reader)) is not None:
-            kind, number, *args = pickle.loads(message)
-            if kind == CALL:
-                work = _call(writer, number, fn, args[0], turns)
-                calls[number] = asyncio.create_task(work)
-                calls[number].add_done_callback(partial(_end, writer, calls, number))
-            else:
-                _answer(writer, HEARD, number)  # which shows that this loop is alive
-                if number in calls:
-                    calls[number].cancel()
+    fn: Any = None
+    with ExitStack() as stack:
 
+        async def load(module: str, name: str, file: str | None) -> None:
+            nonlocal fn
+            try:
+                fn = _find(module, name, file)
+            except (Exception, SystemExit) as error:  # whatever the author's code raises
+                raise ConfigError(author_lines(error, module)) from None
+            stack.enter_context(fewer_collections())
 
-def _end(
-    writer: asyncio.StreamWriter,
-    calls: dict[int, asyncio.Task[None]],
-    number: int,
-    call: asyncio.Task[None],
-) -> None:
-    del calls[number]
-    if call.cancelled():  # before it began, so it has not answered
-        _answer(writer, RAISED, number, "CancelledError", "", "", False)
+        async def call(packed: bytes) -> str | None:
+            await turns.begin()
+            return await call_for_text(fn, *pickle.loads(packed))
+
+        async def react() -> None:
+            """Show that this loop is alive."""
+
+        handlers: dict[str, Handler] = {"load": load, "call": call, "react": react}
+        await Peer(reader, writer, handlers, silence=math.inf).serve()
 
 
 def _find(module: str, name: str, file: str | None) -> Any:
@@ -132,21 +98,3 @@ def _find(module: str, name: str, file: str | None) -> Any:
     if file is not None and not (there and os.path.samefile(there, file)):
         raise ImportError(f"{module} is {there} here, and not {file}")
     return operator.attrgetter(name)(loaded)
-
-
-async def _call(
-    writer: asyncio.StreamWriter, number: int, fn: Any, packed: bytes, turns: _Turns
-) -> None:
-    try:
-        await turns.begin()
-        _answer(writer, DONE, number, await call_for_text(fn, *pickle.loads(packed)))
-    except BaseException as error:
-        kind = type(error)
-        shown = kind.__name__, str(error), "".join(traceback.format_exception(error))
-        _answer(writer, RAISED, number, *shown, kind.__module__ == errors.__name__)
-        if not isinstance(error, Exception | asyncio.CancelledError):
-            raise
-
-
-def _answer(writer: asyncio.StreamWriter, *message: Any) -> None:
-    send(writer, json.dumps(message).encode())

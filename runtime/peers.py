@@ -53,8 +53,9 @@ class RemoteError(Exception):
 class Peer:
     """One end of a connection. It belongs to the event loop in which it was made.
 
-    Arguments and results are pickled: both ends run the same program, and prove to each other that
-    they know the connection's key before anything is unpickled. Both must run :meth:`serve`.
+    Arguments and results are pickled: both ends run the same program, and hold the two ends of a
+    socket pair, or prove to each other that they know the connection's key before anything is
+    unpickled. Both must run :meth:`serve`.
 
     Args:
         reader: From the other end.
@@ -62,7 +63,8 @@ class Peer:
         handlers: The functions that the other end may call, by name. Calls begin in the order in
             which they were made, and then run concurrently.
         name: The other end's name, for the errors.
-        silence: Seconds without a sign of life, after which it is lost. Both ends need the same.
+        silence: Seconds without a sign of life, after which it is lost; ``math.inf`` for none. Both
+            ends need the same.
     """
 
     def __init__(

@@ -22,6 +22,7 @@ from multiprocessing.reduction import send_handle
 from typing import Any, Protocol
 
 from vf.runtime.errors import RubricError, ScoringDied, ScoringTimeout
+from vf.runtime.peers import RemoteError
 from vf.runtime.process_worker import RAISED, STARTED
 
 _START_TIMEOUT = 120.0  # seconds for a worker to start and import the function's module
@@ -130,7 +131,8 @@ class Worker:
         self._answered = True
         if kind == RAISED:
             type_name, message, trace = value
-            raise RubricError(f"{name!r} raised {type_name}: {message}") from _Remote(trace)
+            cause = RemoteError("raised in another process", trace)
+            raise RubricError(f"{name!r} raised {type_name}: {message}") from cause
         return value
 
     def kill(self) -> None:
@@ -225,13 +227,6 @@ class _Fork:
     def wait(self, timeout: float | None = None) -> None:
         if self.returncode is None:
             self.returncode = self._forks.exit_code(self._pid)
-
-
-class _Remote(Exception):
-    """The traceback of the worker, shown as the cause."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 def import_path() -> list[str]:

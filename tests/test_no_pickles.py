@@ -11,7 +11,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Between processes that this library has started, over pipes, or connections whose key both know.
 OWN_PROCESSES = {
-    "runtime/async_processes.py",
     "runtime/async_worker.py",
     "runtime/peers.py",
     "runtime/process_pool.py",

@@ -23,7 +23,8 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 def interpolate(value: Any, variables: Mapping[str, str], location: str) -> Any:
     """Return a value of a YAML file with the variables in its texts replaced; keys stay.
 
-    They are ``$NAME``, ``${NAME}`` and its forms with ``-``, ``+`` and ``?``; ``$$`` is a dollar.
+    They are written ``$NAME``, ``${NAME}`` or its forms with ``-``, ``+`` and ``?``; ``$$`` is a
+    dollar.
 
     Args:
         value: A value from the file.

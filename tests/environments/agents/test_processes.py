@@ -17,8 +17,9 @@ import vf
 from tests.environments.agents import process_functions as functions
 from tests.waiting import until, wait_until
 from vf.runtime import async_processes
-from vf.runtime.async_processes import AsyncProcesses, ElsewhereError
+from vf.runtime.async_processes import AsyncProcesses
 from vf.runtime.calling import call
+from vf.runtime.peers import RemoteError
 from vf.runtime.signals import is_alive
 
 MODEL = vf.ScriptedModel(["4"] * 9)
@@ -92,7 +93,7 @@ def test_an_agent_that_takes_too_long_is_cancelled_there(tmp_path: Path) -> None
 async def test_a_call_can_be_cancelled_before_it_begins() -> None:
     endpoint = vf.Endpoint("http://127.0.0.1:9/r/x/v1", "key")
     processes = AsyncProcesses(functions.crash, 1, what="the process", setting="processes")
-    with pytest.raises(ElsewhereError, match="KeyError: 'missing'"):
+    with pytest.raises(RemoteError, match="KeyError: 'missing'"):
         await processes.call(task(), endpoint)
     calls = [asyncio.create_task(processes.call(task(), endpoint)) for _ in range(8)]
     await asyncio.sleep(0)  # they are sent, and what cancels them comes right behind
