@@ -42,7 +42,6 @@ def mean_of_tasks(
     values: Sequence[float],
     *,
     bounds: tuple[float, float] | None = None,
-    level: float = LEVEL,
     left_out: int = 0,
 ) -> Estimate:
     """Return the mean over tasks and its confidence interval.
@@ -66,7 +65,6 @@ def mean_of_tasks(
         values: One number per task: the mean over its rollouts, say.
         bounds: Between which every possible value lies; the interval is cut to them. Values
             between 0 and 1 are shares.
-        level: The confidence level.
         left_out: Passed on.
     """
     count = len(values)
@@ -77,9 +75,9 @@ def mean_of_tasks(
     if max(values) - min(values) <= _ROUNDING * scale:
         exact = (0.0, *(bounds or ()))
         mean = next((value for value in exact if abs(mean - value) <= _ROUNDING * scale), values[0])
-        low, high = _interval_of_equals(mean, count, bounds, level)
+        low, high = _interval_of_equals(mean, count, bounds)
         return Estimate(mean, low, high, count, left_out)
-    half = t_quantile((1 + level) / 2, count - 1) * stdev(values) / math.sqrt(count)
+    half = t_quantile((1 + LEVEL) / 2, count - 1) * stdev(values) / math.sqrt(count)
     if bounds == UNIT and 0.0 < mean < 1.0:
         reach = half / (mean * (1.0 - mean))
         low, high = (_logistic(math.log(mean / (1.0 - mean)) + way) for way in (-reach, reach))
@@ -95,12 +93,12 @@ def _logistic(x: float) -> float:
 
 
 def _interval_of_equals(
-    value: float, count: int, bounds: tuple[float, float] | None, level: float
+    value: float, count: int, bounds: tuple[float, float] | None
 ) -> tuple[float | None, float | None]:
     if bounds is None or value not in bounds:
         return None, None
     bottom, top = bounds
-    reach = (1.0 - ((1 - level) / 2) ** (1 / count)) * (top - bottom)
+    reach = (1.0 - ((1 - LEVEL) / 2) ** (1 / count)) * (top - bottom)
     return (bottom, bottom + reach) if value == bottom else (top - reach, top)
 
 

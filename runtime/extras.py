@@ -71,11 +71,8 @@ def missing_package(error: ImportError, preferred: str = "") -> str | None:
 
 
 @contextmanager
-def optional_packages(extra: str = "") -> Iterator[None]:
-    """Say how to get a package of an extra that an import in the block does not find.
-
-    Args:
-        extra: See :func:`extra_of`.
+def training_packages() -> Iterator[None]:
+    """Say how to get a package of the extra ``train`` that an import in the block does not find.
 
     Raises:
         ConfigError: If one is missing.
@@ -83,7 +80,7 @@ def optional_packages(extra: str = "") -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if text := missing_package(error, extra):
+        if text := missing_package(error, "train"):
             raise ConfigError(text) from error
         raise
 

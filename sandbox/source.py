@@ -105,14 +105,20 @@ def given_source(sandbox: SandboxSource | OpenSandbox) -> SandboxSource:
         return sandbox
     if not callable(sandbox):
         raise TypeError(f"{sandbox!r} opens no sandboxes")
-    return _Given(sandbox)
+    return UnpooledSource(sandbox, "a function that opens sandboxes takes no spec")
 
 
 @dataclass(frozen=True)
-class _Given:
-    """Sandboxes from the caller's own function."""
+class UnpooledSource:
+    """Sandboxes from a function that decides what it opens.
+
+    Args:
+        function: Opens one.
+        refusal: Why it takes no spec, for the error.
+    """
 
     function: OpenSandbox
+    refusal: str
 
     def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """Call it."""
@@ -120,8 +126,8 @@ class _Given:
         return self.function()
 
     def check_spec(self, spec: SandboxSpec | None) -> None:
-        """Refuse any spec: the function decides what it opens."""
-        refuse_spec(spec, "a function that opens sandboxes takes no spec")
+        """Refuse any spec."""
+        refuse_spec(spec, self.refusal)
 
     async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
         """Check them: there is nothing to fetch."""
@@ -129,7 +135,7 @@ class _Given:
             self.check_spec(spec)
 
     async def check(self) -> None:
-        """Do nothing: the function belongs to the caller."""
+        """Do nothing: nothing can be missing."""
 
     async def start(self) -> None:
         """Do nothing: there is nothing to prepare."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from vf.inference.models.token_model import TokenModel
 from vf.runtime.errors import ConfigError
-from vf.runtime.extras import optional_packages
+from vf.runtime.extras import training_packages
 from vf.runtime.open_files import raise_limit
 from vf.runtime.temporary import make_temporary_folder, remove_tree
 from vf.traces.messages import as_messages
@@ -83,7 +83,7 @@ class Learner:
         config = learner_config(model, inference, settings)
         raise_limit()
         check_names(config)  # before the seconds that importing torch takes
-        with optional_packages("train"):
+        with training_packages():
             from accelerate.utils import set_seed
 
             from vf.trainer.follower import follow

@@ -39,7 +39,7 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
         EngineError: If the engine did not start, or died.
     """
     from vf.inference.model_files import find_model
-    from vf.runtime.extras import optional_packages
+    from vf.runtime.extras import training_packages
     from vf.runtime.open_files import raise_limit
     from vf.trainer.processes.devices import narrow_devices
     from vf.trainer.processes.launch import processes_to_launch
@@ -53,7 +53,7 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
     choose_folder(settings, path.stem)  # a name that is taken is an error at once
     narrow_devices(settings)  # before torch is imported
     find_model(settings.model)  # before the seconds that this takes
-    with optional_packages("train"):
+    with training_packages():
         from vf.trainer.preflight import preflight
         from vf.trainer.rl_trainer import RLTrainer
         from vf.trainer.watching.terminal import TerminalDisplay

@@ -37,7 +37,7 @@ def check_game(game: str, args: Mapping[str, Any], players: int | None, max_turn
     check_version("textarena", "textarena", *SUPPORTED)
     if max_turns < 1:
         raise ConfigError(f"textarena: max_turns must be at least 1, got {max_turns}")
-    return count_players(game, args, players, seed=0)
+    return count_players(game, args, players)
 
 
 def make_game(game: str, args: Mapping[str, Any], dice: GlobalRandom) -> Any:
@@ -81,14 +81,13 @@ def make_game(game: str, args: Mapping[str, Any], dice: GlobalRandom) -> Any:
         raise _creation_error(game, error) from error
 
 
-def count_players(game: str, args: Mapping[str, Any], players: int | None, seed: int) -> int:
+def count_players(game: str, args: Mapping[str, Any], players: int | None) -> int:
     """Return the number of players, by trying to begin.
 
     Args:
         game: The game's id.
         args: Arguments of its class.
         players: The number of players; None for the game's minimum.
-        seed: Seed of the trial.
 
     Raises:
         ConfigError: If it cannot be made, or does not begin with that number.
@@ -96,11 +95,11 @@ def count_players(game: str, args: Mapping[str, Any], players: int | None, seed:
     counts = range(1, MOST_PLAYERS + 1) if players is None else [players]
     refused: Exception | None = None
     for count in counts:
-        dice = GlobalRandom(seed)
+        dice = GlobalRandom(0)
         env = make_game(game, args, dice)
         try:
             with dice.in_place(), _no_downloads():
-                env.reset(num_players=count, seed=seed)
+                env.reset(num_players=count, seed=0)
         except Exception as error:
             refused = refused or error
             continue

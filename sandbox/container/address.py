@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,15 +61,14 @@ class Address:
         return self.url
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Address:
+    def from_environment(cls) -> Address:
         """Read ``DOCKER_HOST``, ``DOCKER_TLS_VERIFY`` and ``DOCKER_CERT_PATH``.
 
         Raises:
             ValueError: If ``DOCKER_HOST`` is not an address.
         """
-        variables = os.environ if environment is None else environment
-        url, certs = variables.get("DOCKER_HOST") or LOCAL, variables.get("DOCKER_CERT_PATH")
-        secure = bool(certs or variables.get("DOCKER_TLS_VERIFY"))
+        url, certs = os.environ.get("DOCKER_HOST") or LOCAL, os.environ.get("DOCKER_CERT_PATH")
+        secure = bool(certs or os.environ.get("DOCKER_TLS_VERIFY"))
         try:
             address = cls(url)
             if address.parts.scheme in ("tcp", "https") and secure:

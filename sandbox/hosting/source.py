@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vf.runtime.errors import ConfigError, did_you_mean
 from vf.sandbox.contract import OpenSandbox, Sandbox
-from vf.sandbox.source import SandboxSource, given_source, refuse_spec
+from vf.sandbox.source import SandboxSource, UnpooledSource, given_source
 from vf.sandbox.spec import SandboxSpec
 
 if TYPE_CHECKING:
-    from vf.sandbox.stats import HostStats
+    pass
 
 BACKENDS = ["auto", "docker", "bubblewrap", "local"]
 _LOCAL = ["backend", "unsafe_local"]
@@ -85,7 +85,7 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
             "a local sandbox runs the model's code on this machine, unprotected. "
             'For trusted tests only: sandbox = {backend = "local", unsafe_local = true}'
         )
-    return _Local()
+    return _Local(_open_local, 'backend = "local" runs on this machine as it is')
 
 
 def _check_names(backend: str, settings: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -124,33 +124,13 @@ async def open_sandbox(
         yield box
 
 
-class _Local:
+class _Local(UnpooledSource):
     """Processes of this machine: no protection at all."""
 
     backend = "local"
 
-    def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
-        """Return a context that opens one."""
-        from vf.sandbox.local import UnsafeLocalSandbox
 
-        self.check_spec(spec)
-        return UnsafeLocalSandbox(unsafe_local=True)
+def _open_local() -> AbstractAsyncContextManager[Sandbox]:
+    from vf.sandbox.local import UnsafeLocalSandbox
 
-    def check_spec(self, spec: SandboxSpec | None) -> None:
-        """Refuse any spec: processes of this machine see this machine."""
-        refuse_spec(spec, 'backend = "local" runs on this machine as it is')
-
-    async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
-        """Check them: there is nothing to fetch."""
-        for spec in specs:
-            self.check_spec(spec)
-
-    async def check(self) -> None:
-        """Do nothing: nothing can be missing."""
-
-    async def start(self) -> None:
-        """Do nothing: there is nothing to prepare."""
-
-    def stats(self) -> Sequence[HostStats]:
-        """Return nothing: it has no pools."""
-        return ()
+    return UnsafeLocalSandbox(unsafe_local=True)

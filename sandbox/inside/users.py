@@ -30,10 +30,10 @@ class Account(NamedTuple):
 class Users:
     """The users and groups of the image."""
 
-    def __init__(self, folder: str = "/etc") -> None:
+    def __init__(self) -> None:
         """Read the lists; without them, only numbers are valid users."""
-        self._users = [line for line in lines(folder, "passwd", 7) if number(line[2], line[3])]
-        self._groups = [line for line in lines(folder, "group", 4) if number(line[2])]
+        self._users = [line for line in lines("/etc/passwd", 7) if number(line[2], line[3])]
+        self._groups = [line for line in lines("/etc/group", 4) if number(line[2])]
 
     def find(self, text: str) -> Account:
         """Return a user from ``user`` or ``user:group``, names or numbers, as a Dockerfile has it.
@@ -71,12 +71,12 @@ def number(*texts: str) -> bool:
     return all(re.fullmatch("[0-9]{1,10}", text) and int(text) < MOST for text in texts)
 
 
-def lines(folder: str, name: str, fields: int) -> list[list[str]]:
+def lines(path: str, fields: int) -> list[list[str]]:
     """Return the lines of a list that have ``fields`` fields, even if it is not a regular file."""
     text = b""
     with contextlib.suppress(OSError):
         # A FIFO in its place must not keep us waiting.
-        fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 text = os.read(fd, LARGEST)

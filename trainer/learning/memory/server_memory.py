@@ -50,9 +50,7 @@ def server_share(config: Config) -> float:
     return SHARED_GPU_SHARE if shares_gpu(config) else DEFAULT_SHARE
 
 
-def predict_server(
-    shape: Shape, config: Config, total: int, *, cuda: bool, environ: Mapping[str, str] = os.environ
-) -> dict[str, int]:
+def predict_server(shape: Shape, config: Config, total: int, *, cuda: bool) -> dict[str, int]:
     """Return the bytes that the run's server takes of each of its GPUs, by purpose.
 
     With n GPUs for one copy of the model (``tensor_parallel_size`` times
@@ -71,7 +69,6 @@ def predict_server(
         config: With a server that the run starts.
         total: Bytes of one GPU.
         cuda: Whether it runs on GPUs.
-        environ: The environment variables that the server's environment starts from.
     """
     args, server = config.args, _started(config)
     flags, gpus = given(server), copy_gpus(server)
@@ -84,7 +81,7 @@ def predict_server(
         numbers = slots * rank_bucket(args.lora_rank) * ends * shape.layers
         sizes["adapters"] = BFLOAT16 * numbers // gpus
     if not cuda:
-        space = {**environ, **server.env}.get(CACHE_ON_CPU, "2")
+        space = {**os.environ, **server.env}.get(CACHE_ON_CPU, "2")
         return sizes | {"key-value cache": int(float(space) * GIB)}
     large = total >= LARGE_GPU
     tokens = _number(flags, "max_num_batched_tokens", BATCH_TOKENS[large])

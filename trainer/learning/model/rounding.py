@@ -80,27 +80,25 @@ def rounding_gaps(
     model: Any,
     branches: Sequence[Branch],
     temperature: float,
-    dtype: torch.dtype = torch.bfloat16,
 ) -> dict[str, torch.Tensor]:
-    """Return what a lower precision changes in log p, by the kind of the layers that have it.
+    """Return what bfloat16 changes in log p, by the kind of the layers that compute in it.
 
     Args:
         model: A causal language model of transformers'. It is copied in float32, so there must be
             room for that, and does not change.
         branches: The branches, with N sampled tokens in all.
         temperature: See :func:`logprobs`.
-        dtype: The lower precision.
 
     Returns:
-        log p with it − log p in float32, nats, float64 ``[N]``; for :data:`WHOLE` all is in it.
+        log p in bfloat16 − log p in float32, nats, float64 ``[N]``; for :data:`WHOLE` all is in it.
     """
     exact = copy.deepcopy(model).float().eval()
     expected = torch.cat(logprobs(exact, branches, temperature))
     gaps = {}
     for kind in (*layer_kinds(exact), ATTENTION):
-        with rounded(exact, kind, dtype):
+        with rounded(exact, kind, torch.bfloat16):
             gaps[kind] = torch.cat(logprobs(exact, branches, temperature)) - expected
-    whole = exact.to(dtype)
+    whole = exact.to(torch.bfloat16)
     gaps[WHOLE] = torch.cat(logprobs(whole, branches, temperature)) - expected
     return gaps
 
