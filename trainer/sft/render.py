@@ -15,17 +15,13 @@ from itertools import groupby
 from typing import Any
 
 from vf.inference.model import Conversation
-from vf.inference.rendering.next_prompt import next_prompt
+from vf.inference.rendering.next_prompt import Unrenderable, next_prompt
 from vf.inference.rendering.renderer import BridgeError, Renderer
 from vf.inference.rendering.template_probe import HIDES_TOOLS, shows_tools
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.export.openai_chat import UNLEARNED
 from vf.traces.messages import Message
 from vf.traces.trace import NOT_SAMPLED, Branch, Lineage, Trace
-
-
-class Unrenderable(Exception):
-    """The messages cannot be shown as tokens of this model; says why."""
 
 
 def render(renderer: Renderer, trace: Trace) -> list[Branch]:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vf.inference.rendering.next_prompt import Unrenderable
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch, Trace
 from vf.traces.view.sources import Source, Unreadable, find_sources, read
-from vf.trainer.sft.render import Unrenderable, render, same_tokenizer
+from vf.trainer.sft.render import render, same_tokenizer
 from vf.trainer.sft.settings import SftArgs, SftConfig
 
 IGNORED = -100  # the label of a token without loss

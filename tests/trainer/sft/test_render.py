@@ -20,12 +20,13 @@ from tests.inference.chat_templates import (
     STRIPS_THINKING,
     tokenizer,
 )
+from vf.inference.rendering.next_prompt import Unrenderable
 from vf.inference.rendering.probe_script import TOOLS
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Branch, Trace
-from vf.trainer.sft.render import Unrenderable, render, same_tokenizer
+from vf.trainer.sft.render import render, same_tokenizer
 
 CALLS = [ToolCall("c0", "add", '{"a": 2, "b": 3}')]
 TALK = [
