@@ -75,15 +75,18 @@ class Contexts:
         self.tokens = count * self.slot
         self._parts = parts
         self._idle = idle
-        self._blocks = count * parts
-        self._held: list[Context] = []
+        self._held: dict[int, dict[Context, None]] = {}  # by owner
+        # Of each smallest block: the context there, and when it was last used: 0 for never or no
+        # longer, infinite while a request is under way.
+        self._at: list[Context | None] = [None] * (count * parts)
+        self._used = np.zeros(count * parts)
         self._clock = 0
 
     def match(self, ids: list[int], owner: int = 0) -> tuple[Context | None, int]:
         """Return the context of an owner that begins most like ``ids``, and how many they share."""
         best, length = None, 0
-        for context in self._held:
-            if context.stale or context.owner != owner:
+        for context in self._held.get(owner, ()):
+            if context.stale:
                 continue
             shared = common(context.ids, ids, length)
             if context.states is not None:
@@ -100,13 +103,13 @@ class Contexts:
         """
         if source is not None and not source.busy and length == len(source.ids):
             source.busy = True
+            self._mark(source)
             return source
         context = Context(ids[:length], 0, self._size(length + 1), owner=owner)
         if source is not None and length:
             context.family, context.alike = source.family, min(length, source.alike)
-        context.start = self._allocate(context, source)
-        self._take(context)
-        self._held.append(context)
+        self._take(context, self._allocate(context, source))
+        self._held.setdefault(owner, {})[context] = None
         return context
 
     def grow(self, context: Context, length: int) -> None:
@@ -114,27 +117,31 @@ class Contexts:
         size = self._size(length)
         if size <= context.size:
             return
+        self._leave(context)
         context.size = size
-        context.start = self._allocate(context)
-        self._take(context)
+        self._take(context, self._allocate(context))
 
     def close(self, context: Context) -> None:
         """Keep a context for requests to come, in a block no larger than it needs."""
         self._clock += 1
         context.busy, context.used = False, self._clock
         if context.stale or not context.ids:
-            self._held.remove(context)
+            self._drop(context)
         else:
+            self._leave(context)
             context.size = self._size(len(context.ids))
-        resting = [held for held in self._held if not held.busy]
-        if len(resting) > self._idle:
-            self._held.remove(min(resting, key=lambda held: held.used))
+            self._mark(context)
+        if math.isfinite(self._idle):
+            resting = [own for held in self._held.values() for own in held if not own.busy]
+            if len(resting) > self._idle:
+                self._drop(min(resting, key=lambda own: own.used))
 
     def forget(self) -> None:
         """Share nothing that is held now, for the weights have changed."""
-        for context in self._held:
+        for context in [context for held in self._held.values() for context in held]:
             context.stale = True
-        self._held = [context for context in self._held if context.busy]
+            if not context.busy:
+                self._drop(context)
 
     def _size(self, length: int) -> int:
         return 1 << (math.ceil(length / self.unit) - 1).bit_length()
@@ -146,18 +153,11 @@ class Contexts:
         busy are fewer than there are blocks of the greatest size.
         """
         size = context.size
-        used = np.zeros(self._blocks // size)
-        blocks, times = [], []  # of contexts that are in one block each
-        for held in self._held:
-            if held is not context:
-                last = math.inf if held.busy or held is spare else held.used
-                first = held.start // size
-                if held.size <= size:
-                    blocks.append(first)
-                    times.append(last)
-                else:
-                    used[first : first + held.size // size] = last
-        np.maximum.at(used, blocks, times)
+        cells = self._used
+        if spare is not None:
+            cells = cells.copy()
+            cells[spare.start : spare.start + spare.size] = math.inf
+        used = cells.reshape(-1, size).max(1)
         own, rest = divmod(context.start, size)
         if not rest and used[own] == 0:
             return context.start  # it need not move
@@ -167,14 +167,33 @@ class Contexts:
         best = int(alike[slots[alike].argmin()])
         return best * size if used[best] < math.inf else self._allocate(context)
 
-    def _take(self, context: Context) -> None:
-        """Let a context have its block; what else is there is gone."""
+    def _take(self, context: Context, start: int) -> None:
+        """Let a context have its block from ``start`` on; what else is there is gone."""
+        context.start = start
+        for other in {*self._at[start : start + context.size]}:
+            if other is not None:
+                self._drop(other)
+        self._mark(context)
+
+    def _mark(self, context: Context) -> None:
+        """Note whose a context's block is, and when it was used."""
         end = context.start + context.size
-        self._held = [
-            other
-            for other in self._held
-            if other is context or other.start >= end or other.start + other.size <= context.start
-        ]
+        self._at[context.start : end] = [context] * context.size
+        self._used[context.start : end] = math.inf if context.busy else context.used
+
+    def _leave(self, context: Context) -> None:
+        """Free a context's block."""
+        end = context.start + context.size
+        self._at[context.start : end] = [None] * context.size
+        self._used[context.start : end] = 0
+
+    def _drop(self, context: Context) -> None:
+        """Forget a context."""
+        self._leave(context)
+        held = self._held[context.owner]
+        del held[context]
+        if not held:
+            del self._held[context.owner]
 
 
 def most_shared(contexts: Sequence[Context]) -> tuple[int, set[Context]]:
