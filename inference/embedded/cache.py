@@ -10,8 +10,8 @@ A position is a token's index in all slots: that of its slot times its size, and
 from __future__ import annotations
 
 import math
+import mmap
 
-import numpy as np
 import torch
 
 
@@ -67,8 +67,11 @@ class KeyValueCache:
         try:
             if like.device.type != "cpu":
                 return like.new_zeros(shape)
-            # numpy's zeros take no memory before they are written.
-            raw = np.zeros(math.prod(shape) * like.element_size(), np.uint8)
-        except (RuntimeError, ValueError) as error:  # torch's way to say so, and numpy's
+            # An anonymous map takes no memory before it is written, and then only for the pages
+            # written to: numpy's would be of 2 MB, each of which holds several short contexts.
+            raw = mmap.mmap(-1, math.prod(shape) * like.element_size())
+            if hasattr(mmap, "MADV_NOHUGEPAGE"):
+                raw.madvise(mmap.MADV_NOHUGEPAGE)
+        except (OSError, OverflowError, RuntimeError) as error:
             raise MemoryError(str(error)) from error
-        return torch.from_numpy(raw).view(like.dtype).view(shape)
+        return torch.frombuffer(raw, dtype=like.dtype).view(shape)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,6 +177,22 @@ def test_what_requests_share_is_read_from_the_first_of_them() -> None:
     for row in range(1, 4):
         cache.copy(7, 16 * row, 5)
     assert torch.equal(attend(), right)
+
+
+def resident() -> int:
+    """Return this process's memory, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+def test_short_contexts_take_little_memory_in_a_large_cache() -> None:
+    """One token in each of 32 slots of 4 MB: in pages of 2 MB they would take 128 MB."""
+    slots, size, heads, width = 32, 4096, 4, 64
+    cache = KeyValueCache(slots, size)
+    before = resident()
+    new = torch.zeros(slots, heads, width)
+    cache.write(0, cache.rows(torch.arange(slots) * size, heads), new, new)
+    assert resident() - before < 50e6
 
 
 def test_distant_or_unlike_contexts_are_not_read_together() -> None:
