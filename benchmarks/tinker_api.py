@@ -4,8 +4,9 @@
 
 Both serve the same model on this machine, by turns, to the same program
 (`tests/trainer/tinker_api/seed_loop.py`): 64 samples of 16 tokens a step, and a gradient of them.
-A step's seconds are those after the first, which compiles and warms up. Then several clients at
-once, losses that both servers return for the same data, and what a call costs beside computing.
+A step's seconds are those after the first, which compiles and warms up; all figures are medians.
+With them alternate several clients of ours at once. Then what a call costs beside computing, and
+how far losses differ that both servers return for the same data.
 
 vf-rl's client is the SDK of `make tinker-sdks`. skyrl-tx 0.3.0 lacks routes that this asks
 for, and has an environment of its own, with the last SDK that it serves:
@@ -117,7 +118,7 @@ def for_skyrl(model: str, folder: Path) -> Path:
     shutil.copytree(resolve_model(model), copy)
     for name, change in (
         ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"}),
-        ("config.json", {}),
+        ("config.json", {"dtype": "float32"}),  # as ours computes on a CPU
     ):
         body = json.loads((copy / name).read_text()) | change
         body |= {k: v for k, v in (body.get("rope_parameters") or {}).items() if k == "rope_theta"}
@@ -182,24 +183,38 @@ class Http:
         self.done("optim_step", {"model_id": self.model, "adam_params": adam})
 
 
-def losses(client: Http) -> dict[str, tuple[float, list[float]]]:
-    """Return loss and log-probabilities of the same data by losses that both servers have."""
-    count = len(IDS) - 1
-    base = client.pass_("cross_entropy", weights=[1.0] * count)
-    logprobs = base["loss_fn_outputs"][0]["logprobs"]["data"]
-    shifts = [(-1) ** place * 0.05 * place for place in range(count)]
+def logprobs(client: Http) -> list[float]:
+    """Return the log-probabilities of a sequence's targets."""
+    weights = [1.0] * (len(IDS) - 1)
+    [output] = client.pass_("cross_entropy", weights=weights)["loss_fn_outputs"]
+    values: list[float] = output["logprobs"]["data"]
+    return values
+
+
+def loss_gaps(ours: Http, theirs: Http) -> dict[str, float]:
+    """Return the largest relative differences of what two servers return for the same data.
+
+    Each token's loss is asked for alone, by its weight. The ratios are on both sides of where PPO
+    clips, for each sign of the advantage.
+    """
+    own, other = logprobs(ours), logprobs(theirs)
+    count = len(own)
     inputs = {
-        # Rounded, so that both servers get the same.
-        "logprobs": [round(own, 2) + shift for own, shift in zip(logprobs, shifts, strict=True)],
-        "advantages": [(-1) ** (place // 2) * 0.3 * place for place in range(count)],
+        "logprobs": [x + (-1) ** place * 0.05 * place for place, x in enumerate(own)],
+        "advantages": [(-1) ** (place // 2) * 0.3 * (place + 1) for place in range(count)],
     }
-    found = {}
-    for loss in ("importance_sampling", "ppo"):
-        result = client.pass_(loss, **inputs)
-        [output] = result["loss_fn_outputs"]
-        each = output.get("elementwise_loss")
-        total = result["metrics"]["loss:sum"] if each is None else sum(each["data"])
-        found[loss] = total, logprobs
+
+    def loss(client: Http, name: str, token: int) -> float:
+        weights = [float(token == place) for place in range(count)]
+        result = client.pass_(name, weights=weights, **inputs)
+        each = result["loss_fn_outputs"][0].get("elementwise_loss")
+        return float(result["metrics"]["loss:sum"] if each is None else sum(each["data"]))
+
+    found = {"logprobs": max(abs(x / y - 1) for x, y in zip(own, other, strict=True))}
+    for name in ("importance_sampling", "ppo"):
+        found[name] = max(
+            abs(loss(ours, name, token) / loss(theirs, name, token) - 1) for token in range(count)
+        )
     return found
 
 
@@ -261,30 +276,33 @@ def main() -> None:
             servers["skyrl-tx"] = args.peer, url, str(copy)
         else:
             print(f"skyrl-tx is not installed in {args.peer}, or not for --smoke", file=sys.stderr)
-        taken: dict[str, list[float]] = {name: [] for name in servers}
+        many = f"{args.tenants} clients of ours"
+        runs = [(name, *server, 1) for name, server in servers.items()]
+        runs.append((many, *servers["ours"], args.tenants))
+        taken: dict[str, list[float]] = {name: [] for name, *_ in runs}
         for number in range(args.rounds):
-            for name, (python, url, model) in servers.items():
-                taken[name].append(loops(python, url, model, args.steps))
+            for name, python, url, model, clients in runs:
+                taken[name].append(loops(python, url, model, args.steps, clients))
                 say(f"round {number}, {name}: {taken[name][-1]:.3f} s a step")
-        best = {name: min(values) for name, values in taken.items()}
-        python, url, model = servers["ours"]
-        many = min(loops(python, url, model, args.steps, args.tenants) for _ in range(args.rounds))
-        say(f"{args.tenants} clients at once: {many:.3f} s a step, {many / best['ours']:.2f} x one")
+        typical = {name: statistics.median(values) for name, values in taken.items()}
+        cost = typical[many] / typical["ours"]
+        say(f"{many}: {cost:.2f} x one")
+        _, url, model = servers["ours"]
         client = Http(url, model)
         ours_ms = median(lambda: client.pass_("cross_entropy")), median(client.step)
         own_ms = in_process(args.model)
         more |= {
-            "seconds_a_step": best,
-            "tenants": args.tenants,
-            "tenants_cost": many / best["ours"],
+            "seconds_a_step": typical,
+            "tenants_cost": cost,
             "ms_a_pass": [ours_ms[0], own_ms[0]],
             "ms_an_optim_step": [ours_ms[1], own_ms[1]],
         }
         say(f"ms a call, served and in process: {ours_ms}, {own_ms}")
         if "skyrl-tx" in servers:
-            theirs = losses(Http(servers["skyrl-tx"][1], servers["skyrl-tx"][2]))
-            more["losses"] = {"ours": losses(client), "skyrl-tx": theirs}
-    ratio = best["skyrl-tx"] / best["ours"] if "skyrl-tx" in best else None
+            _, url, model = servers["skyrl-tx"]
+            more["loss_gaps"] = loss_gaps(client, Http(url, model))
+            say(f"largest differences from skyrl-tx: {more['loss_gaps']}")
+    ratio = typical["skyrl-tx"] / typical["ours"] if "skyrl-tx" in typical else None
     print_result(args, "tinker_api", ratio=ratio, target=3.0, **more)
 
 
