@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from vf.runtime.errors import ConfigError
 from vf.trainer.tinker_api import protobuf as wire
 from vf.trainer.tinker_api.losses import Config, LossFn, find_loss
-from vf.trainer.tinker_api.requests import Forward, ForwardBackward, ModelInput, Tensor
+from vf.trainer.tinker_api.requests import MOST_TOP, Forward, ForwardBackward, ModelInput, Tensor
 
 TARGETS = "target_tokens"
 IMAGES = ("an encoded_text chunk", "an image chunk", "an audio chunk")  # by number, from 1
@@ -25,8 +26,9 @@ class Datum:
 
     Attributes:
         tokens: The input, int64 ``[N]``.
-        targets: The token that each position is to predict, int64 ``[N]``.
-        inputs: The loss's other inputs by name, float32 ``[N]``.
+        targets: The token that each position is to predict, int64 ``[N]``; or several of each
+            position, ``[N, K]``.
+        inputs: The loss's other inputs by name, float32, of the targets' shape.
     """
 
     tokens: np.ndarray
@@ -37,6 +39,15 @@ class Datum:
     def shifted(self) -> bool:
         """Whether the targets are the input's next tokens."""
         return bool((self.tokens[1:] == self.targets[:-1]).all())
+
+    def columns(self) -> list[Datum]:
+        """Return a datum of one target a position for each of K."""
+        if self.targets.ndim == 1:
+            return [self]
+        return [
+            Datum(self.tokens, own, {name: array[:, k] for name, array in self.inputs.items()})
+            for k, own in enumerate(self.targets.T)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ class Limits:
     Attributes:
         vocabulary: Token ids are below it.
         longest: Most tokens of a sequence.
-        tokens: Most tokens of a call.
+        tokens: Most target tokens of a call.
     """
 
     vocabulary: int
@@ -137,9 +148,9 @@ def read_protobuf(raw: bytes, limits: Limits) -> PassRequest:
 def _checked(request: PassRequest, limits: Limits) -> PassRequest:
     if not request.data:
         raise ConfigError("data: it is empty; give at least one datum")
-    tokens = sum(len(datum.tokens) for datum in request.data)
-    if tokens > limits.tokens:
-        raise ConfigError(f"data: {tokens:,} tokens; a call may have {limits.tokens:,}")
+    targets = sum(datum.targets.size for datum in request.data)
+    if targets > limits.tokens:
+        raise ConfigError(f"data: {targets:,} targets; a call may have {limits.tokens:,}")
     return request
 
 
@@ -168,7 +179,7 @@ def _read_tensor(message: memoryview, name: str) -> np.ndarray:
         if number == 1:
             dense = wire.content(value)
         elif number == 2:
-            raise ConfigError(f"{name}: a sparse tensor; only one number per token is served here")
+            raise ConfigError(f"{name}: a sparse tensor; only dense ones are served here")
         elif number == 3:
             dtype = wire.number(value)
         elif number == 4:
@@ -231,7 +242,7 @@ def whole(values: Sequence[Any], name: str) -> np.ndarray:
 
 def _array(tensor: Tensor, name: str) -> np.ndarray:
     if tensor.sparse_crow_indices is not None:
-        raise ConfigError(f"{name}: a sparse tensor; only one number per token is served here")
+        raise ConfigError(f"{name}: a sparse tensor; only dense ones are served here")
     dtype = np.float32 if tensor.dtype == "float32" else np.int64
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.asarray(tensor.data, dtype=np.float64).astype(dtype)
@@ -239,11 +250,18 @@ def _array(tensor: Tensor, name: str) -> np.ndarray:
 
 
 def _shaped(values: np.ndarray, shape: Sequence[int], name: str) -> np.ndarray:
-    if len(shape) > 1:
-        raise ConfigError(f"{name}: shape {list(shape)}; only one number per token is served here")
-    if shape and shape[0] != len(values):
+    """Return a tensor's numbers in its shape, ``[N]`` or ``[N, K]``.
+
+    Raises:
+        ConfigError: If that is another, or has not as many.
+    """
+    if len(shape) > 2 or (len(shape) == 2 and not 0 < shape[1] <= MOST_TOP):
+        raise ConfigError(
+            f"{name}: shape {list(shape)}; it must be [N] or [N, K] with K of at most {MOST_TOP}"
+        )
+    if shape and math.prod(shape) != len(values):
         raise ConfigError(f"{name}: shape {list(shape)}, but there are {len(values)} numbers")
-    return values
+    return values.reshape(shape) if len(shape) == 2 else values
 
 
 def _datum(
@@ -273,7 +291,18 @@ def _datum(
             f"{name}.loss_fn_inputs: {', '.join(unknown)} unknown to this loss; it reads "
             f"{', '.join(sorted(names))}"
         )
+    targets = tensors[TARGETS]
+    if targets.ndim == 2 and (loss.required or "weights" not in tensors):
+        raise ConfigError(
+            f"{name}.loss_fn_inputs.{TARGETS}: several targets of a token are for cross_entropy, "
+            "with a weight for each"
+        )
     for key, values in tensors.items():
+        if values.shape[1:] != targets.shape[1:]:
+            raise ConfigError(
+                f"{name}.loss_fn_inputs.{key}: shape {list(values.shape)}, but that of {TARGETS} "
+                f"is {list(targets.shape)}"
+            )
         if len(values) != count:
             raise ConfigError(
                 f"{name}.loss_fn_inputs.{key}: {len(values)} numbers for {count} input tokens; "
@@ -281,7 +310,6 @@ def _datum(
             )
         if key != TARGETS and not np.isfinite(values).all():
             raise ConfigError(f"{name}.loss_fn_inputs.{key}: a number is not finite")
-    targets = tensors[TARGETS]
     for key, ids in (("model_input", tokens), (f"loss_fn_inputs.{TARGETS}", targets)):
         if not ((ids >= 0) & (ids < limits.vocabulary)).all():
             raise ConfigError(f"{name}.{key}: token ids must be in [0, {limits.vocabulary})")

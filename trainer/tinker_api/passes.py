@@ -30,7 +30,7 @@ class PassResult:
     """What a pass computed.
 
     Attributes:
-        logprobs: log p of each datum's targets, in nats, float32 ``[N]`` each.
+        logprobs: log p of each datum's targets, in nats, float32, each of its targets' shape.
         loss: The sum of all tokens' losses.
     """
 
@@ -80,10 +80,12 @@ class Passes:
             ConfigError: If the model's layers cannot predict targets that are not the next tokens.
             TrainingError: If the loss is not finite.
         """
-        logprobs: list[np.ndarray] = [np.zeros(0, np.float32)] * len(data)
+        columns = [datum.columns() for datum in data]
+        flat = [*itertools.chain.from_iterable(columns)]
+        logprobs: list[np.ndarray] = [np.zeros(0, np.float32)] * len(flat)
         total = 0.0
-        for batch, rows in self._batches(data):
-            own = [data[row] for row in rows]
+        for batch, rows in self._batches(flat):
+            own = [flat[row] for row in rows]
             lengths = [len(datum.tokens) for datum in own]
             with self._active(lora), nullcontext() if gradient else torch.no_grad():
                 predicted = self._forward(batch, 1.0).logprobs
@@ -100,7 +102,13 @@ class Passes:
             parts = torch.split(predicted.detach().cpu(), lengths)
             for row, part in zip(rows, parts, strict=True):
                 logprobs[row] = part.numpy()
-        return PassResult(logprobs, total)
+        each = iter(logprobs)
+        found = [[next(each) for _ in own] for own in columns]
+        joined = [
+            own[0] if datum.targets.ndim == 1 else np.stack(own, 1)
+            for datum, own in zip(data, found, strict=True)
+        ]
+        return PassResult(joined, total)
 
     def prompt(
         self, lora: Lora | None, tokens: np.ndarray, top: int
@@ -154,7 +162,10 @@ class Passes:
                 "target_tokens: this model predicts only the next tokens of its input; shift the "
                 "input by one"
             )
-        samples = [_sample(datum, index) for index, datum in enumerate(data)]
+        samples = [
+            _sample(datum, index, 0 if packed else int(datum.targets[-1]))
+            for index, datum in enumerate(data)
+        ]
         if packed:
             batches = pack(samples, MICRO_BATCH_TOKENS, apart=self._forward.apart)
         else:
@@ -171,9 +182,15 @@ class Passes:
         return on_device
 
 
-def _sample(datum: Datum, index: int) -> Sample:
-    """Return a datum as a sample whose tokens after the first are all trained."""
-    ids = [*datum.tokens.tolist(), int(datum.targets[-1])]
+def _sample(datum: Datum, index: int, last: int) -> Sample:
+    """Return a datum as a sample whose tokens after the first are all trained.
+
+    Args:
+        datum: The datum.
+        index: Its number, as the sample's mark.
+        last: The token behind its input.
+    """
+    ids = [*datum.tokens.tolist(), last]
     count = len(ids)
     mask = [0] + [1] * (count - 1)
     branch = Branch(ids, mask, [0.0] * count, [0] * count, [0] * count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ class PassOutput:
     """``ForwardBackwardOutput``.
 
     Attributes:
-        logprobs: Of each datum's targets, float32 ``[N]``, in nats.
+        logprobs: Of each datum's targets, float32 ``[N]`` or ``[N, K]``, in nats.
         metrics: By name; what is behind the colon says how a client joins those of several calls.
     """
 
@@ -31,7 +32,13 @@ class PassOutput:
     def json(self) -> dict[str, Any]:
         """Return it as JSON."""
         outputs = [
-            {"logprobs": {"data": array.tolist(), "dtype": "float32", "shape": [len(array)]}}
+            {
+                "logprobs": {
+                    "data": array.ravel().tolist(),
+                    "dtype": "float32",
+                    "shape": [*array.shape],
+                }
+            }
             for array in self.logprobs
         ]
         return {
@@ -41,17 +48,24 @@ class PassOutput:
         }
 
     def protobuf(self) -> bytes:
-        """Return it as a protocol buffer: all data's arrays in one, with their offsets in bytes."""
-        ends = np.cumsum([0, *(array.nbytes for array in self.logprobs)], dtype="<i8")
-        data = b"".join(array.astype("<f4").tobytes() for array in self.logprobs)
-        batched = encode(1, data) + encode(2, ends.tobytes()) + encode(3, FLOAT32)
-        fields = encode(1, "logprobs") + encode(2, batched)
-        record = encode(1, RECORD) + encode(2, fields) + encode(3, len(self.logprobs))
+        """Return it as a protocol buffer, with a record for each run of data with the same K."""
+        runs = itertools.groupby(self.logprobs, key=lambda array: array.shape[1:])
+        records = b"".join(encode(2, _record([*arrays], shape)) for shape, arrays in runs)
         metrics = b"".join(
             encode(3, encode(1, name) + encode(2, float(value)))
             for name, value in self.metrics.items()
         )
-        return encode(1, RECORD) + encode(2, record) + metrics
+        return encode(1, RECORD) + records + metrics
+
+
+def _record(arrays: Sequence[np.ndarray], trailing: tuple[int, ...]) -> bytes:
+    """Return arrays in one, with their offsets in bytes, and their shape behind the first axis."""
+    ends = np.cumsum([0, *(array.nbytes for array in arrays)], dtype="<i8")
+    data = b"".join(array.astype("<f4").tobytes() for array in arrays)
+    batched = encode(1, data) + encode(2, ends.tobytes()) + encode(3, FLOAT32)
+    batched += b"".join(encode(4, size) for size in trailing)
+    fields = encode(1, "logprobs") + encode(2, batched)
+    return encode(1, RECORD) + encode(2, fields) + encode(3, len(arrays))
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,27 @@ def computes_its_own_loss() -> None:
     assert after.metrics["squared"] < result.metrics["squared"]
 
 
+def distills() -> None:
+    """Two targets of each token, with a weight for each."""
+    client, n = model(seed=1), len(IDS) - 1
+    targets = types.TensorData(
+        data=[id for one in IDS[1:] for id in (one, 7)], dtype="int64", shape=[n, 2]
+    )
+    weights = types.TensorData(data=[0.75, 0.25] * n, dtype="float32", shape=[n, 2])
+    both = datum(target_tokens=targets, weights=weights)
+    # MinT's reads the shape of the first only.
+    others = [datum()] if sdk == "tinker" else [both]
+    losses = []
+    for _ in range(8):
+        result = client.forward_backward([both, *others], "cross_entropy").result()
+        client.optim_step(ADAM).result()
+        first, second = (one["logprobs"].to_numpy() for one in result.loss_fn_outputs)
+        assert first.shape == (n, 2), first
+        assert abs(first[:, 0] - second.reshape(n, -1)[:, 0]).max() < 1e-4
+        losses.append(result.metrics["loss:sum"])
+    assert losses[-1] < losses[0] / 2, losses
+
+
 def refuses_data() -> None:
     n, client = len(IDS) - 1, model()
     nan = [float("nan")] + [0.0] * (n - 1)
@@ -221,6 +242,7 @@ CHECKS = (
     saves,
     archives,
     computes_its_own_loss,
+    distills,
     refuses_data,
     refuses_models,
     refuses_samples,

@@ -131,6 +131,38 @@ def test_logprobs_and_gradients_are_those_of_peft(
         assert apart(gradient, theirs[name]) < 1e-4, name
 
 
+def test_several_targets_of_a_token_weigh_as_they_are_given(
+    model: Any, passes: Passes, tmp_path: Path
+) -> None:
+    """Cross-entropy with a distribution over K tokens, as in distillation; one datum has one."""
+    adapter, rng = moved(model, AdapterShape(4), seed=5), np.random.default_rng(6)
+    module = as_peft(model, adapter, tmp_path)
+    plain, *others = data()
+    given = [replace(plain, inputs={"weights": plain.inputs["weights"]})]
+    for one in others:
+        shape = (len(one.tokens), 3)
+        weights = rng.dirichlet(np.ones(3), shape[0]).astype(np.float32)
+        given.append(Datum(one.tokens, rng.integers(3, 500, shape), {"weights": weights}))
+    result = passes.run(adapter.live, given, find_loss("cross_entropy"), {}, gradient=True)
+    own = {name: tensor.grad for name, tensor in adapter._named().items()}
+
+    total = torch.zeros((), dtype=torch.float64)
+    for one, logprobs in zip(given, result.logprobs, strict=True):
+        logits = module(input_ids=torch.from_numpy(one.tokens)[None]).logits[0].double()
+        targets = torch.from_numpy(one.targets.reshape(len(one.tokens), -1))
+        expected = logits.log_softmax(-1).gather(1, targets).reshape(one.targets.shape)
+        assert logprobs.shape == one.targets.shape
+        np.testing.assert_allclose(logprobs, expected.detach().numpy(), rtol=RTOL, atol=ATOL)
+        total = total - (torch.from_numpy(one.inputs["weights"]) * expected).sum()
+    torch.autograd.backward(total)
+    assert result.loss == pytest.approx(total.item(), rel=1e-4)
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            gradient = own[name.replace(".default", "")]
+            assert gradient is not None
+            assert apart(gradient, parameter.grad) < 1e-4, name
+
+
 def test_the_model_alone_is_as_it_was(model: Any, passes: Passes) -> None:
     [one, *_] = data()
     before = expected_logprobs(model, one)

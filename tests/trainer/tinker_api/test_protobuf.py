@@ -108,8 +108,8 @@ def test_what_is_not_served_in_a_request_is_named(messages: Any) -> None:
     with pytest.raises(ConfigError, match="its bytes are not whole numbers"):
         read_protobuf(body.SerializeToString(), LIMITS)
     body = request(messages)
-    body.data[0].loss_fn_inputs[1].value.shape[:] = [3, 2]
-    with pytest.raises(ConfigError, match="only one number per token"):
+    body.data[0].loss_fn_inputs[1].value.shape[:] = [3, 1, 1]
+    with pytest.raises(ConfigError, match=r"it must be \[N\] or \[N, K\]"):
         read_protobuf(body.SerializeToString(), LIMITS)
 
 
@@ -132,6 +132,16 @@ def test_a_passs_output_is_written(messages: Any) -> None:
     assert np.frombuffer(field.value.offsets, "<i8").tolist() == [0, 8, 12]
     assert np.frombuffer(field.value.data, "<f4").tolist() == [-1.0, -2.5, -3.0]
     assert [(one.key, one.value) for one in output.metrics] == [("loss:sum", 2.5)]
+
+
+def test_outputs_of_several_targets_are_records_of_one_width_each(messages: Any) -> None:
+    arrays = [np.arange(6, dtype=np.float32).reshape(3, 2), np.ones(4, np.float32)]
+    output = messages["Output"]()
+    output.ParseFromString(PassOutput(arrays, {}).protobuf())
+    fields = [record.fields[0].value for record in output.outputs]
+    assert [record.num_datums for record in output.outputs] == [1, 1]
+    assert [[*field.trailing_shape] for field in fields] == [[2], []]
+    assert np.frombuffer(fields[0].data, "<f4").tolist() == [*range(6)]
 
 
 def test_samples_are_written(messages: Any) -> None:

@@ -214,6 +214,21 @@ def test_a_model_that_cannot_be_made_is_refused(
 N = len(IDS) - 1
 
 
+def several(others: dict[str, list[int]]) -> dict[str, Any]:
+    """Return a datum of two tokens with two targets each, and other inputs by their shapes."""
+    shapes = {"target_tokens": [2, 2], **others}
+    inputs = {
+        name: {
+            "data": [5] * (shape[0] * shape[-1]),
+            "dtype": "int64" if name == "target_tokens" else "float32",
+            "shape": shape if shape[-1] > 1 else shape[:1],
+        }
+        for name, shape in shapes.items()
+    }
+    chunks = [{"type": "encoded_text", "tokens": [5, 9]}]
+    return {"model_input": {"chunks": chunks}, "loss_fn_inputs": inputs}
+
+
 @pytest.mark.parametrize(
     ("given", "loss", "message"),
     [
@@ -227,6 +242,9 @@ N = len(IDS) - 1
         ([datum([-1, 6])], "cross_entropy", "model_input: token ids must be in [0, 512)"),
         ([datum(list(range(3, 263)))], "cross_entropy", "259 tokens; the context here has 256"),
         ([datum([2**70, 3])], "cross_entropy", "a number has more than 64 bits"),
+        ([several({})], "cross_entropy", "for cross_entropy, with a weight for each"),
+        ([several({"weights": [2, 1]})], "cross_entropy", "weights: shape [2], but that of target"),
+        ([several({"weights": [2, 2]})], "dro", "logprobs, advantages missing"),
     ],
 )
 def test_data_that_cannot_be_used_are_refused(
