@@ -5,7 +5,7 @@
 Both serve the same model on this machine, by turns, to the same program
 (`tests/trainer/tinker_api/seed_loop.py`): 64 samples of 16 tokens a step, and a gradient of them.
 A step's seconds are those after the first, which compiles and warms up; all figures are medians.
-With them alternate several clients of ours at once. Then what a call costs beside computing, and
+With them alternate several clients of our server at once. Then what a call costs beside computing, and
 how far losses differ that both servers return for the same data.
 
 vf-rl's client is the SDK of `make tinker-sdks`. skyrl-tx 0.3.0 lacks routes that this asks
@@ -277,7 +277,7 @@ def main() -> None:
             servers["skyrl-tx"] = args.peer, url, str(copy)
         else:
             print(f"skyrl-tx is not installed in {args.peer}, or not for --smoke", file=sys.stderr)
-        many = f"{args.tenants} clients of ours"
+        many = f"{args.tenants} clients at once"
         runs = [(name, *server, 1) for name, server in servers.items()]
         runs.append((many, *servers["ours"], args.tenants))
         taken: dict[str, list[float]] = {name: [] for name, *_ in runs}

@@ -102,12 +102,11 @@ class Passes:
             parts = torch.split(predicted.detach().cpu(), lengths)
             for row, part in zip(rows, parts, strict=True):
                 logprobs[row] = part.numpy()
-        each = iter(logprobs)
-        found = [[next(each) for _ in own] for own in columns]
-        joined = [
-            own[0] if datum.targets.ndim == 1 else np.stack(own, 1)
-            for datum, own in zip(data, found, strict=True)
-        ]
+        remaining = iter(logprobs)
+        joined = []
+        for datum, column in zip(data, columns, strict=True):
+            parts = [next(remaining) for _ in column]
+            joined.append(parts[0] if datum.targets.ndim == 1 else np.stack(parts, 1))
         return PassResult(joined, total)
 
     def prompt(
