@@ -5,8 +5,8 @@
 Both serve the same model on this machine, by turns, to the same program
 (`tests/trainer/tinker_api/seed_loop.py`): 64 samples of 16 tokens a step, and a gradient of them.
 A step's seconds are those after the first, which compiles and warms up; all figures are medians.
-With them alternate several clients of our server at once. Then what a call costs beside computing, and
-how far losses differ that both servers return for the same data.
+With them alternate several clients of our server at once. Then what a call costs beside computing,
+and how far losses differ that both servers return for the same data.
 
 vf-rl's client is the SDK of `make tinker-sdks`. skyrl-tx 0.3.0 lacks routes that this asks
 for, and has an environment of its own, with the last SDK that it serves:
