@@ -105,8 +105,8 @@ class Passes:
         remaining = iter(logprobs)
         joined = []
         for datum, column in zip(data, columns, strict=True):
-            parts = [next(remaining) for _ in column]
-            joined.append(parts[0] if datum.targets.ndim == 1 else np.stack(parts, 1))
+            arrays = [next(remaining) for _ in column]
+            joined.append(arrays[0] if datum.targets.ndim == 1 else np.stack(arrays, 1))
         return PassResult(joined, total)
 
     def prompt(
