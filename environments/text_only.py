@@ -22,11 +22,22 @@ def check_text_only(environment: Environment, tasks: Sequence[Task], reader: str
     Raises:
         ConfigError: If a task's prompt holds an image, or a tool says that it returns one.
     """
-    tools = environment.episode(0).toolbox.tools.values()
-    reasons = [f"task {task.id!r} holds one" for task in tasks if holds_images(task.prompt)]
-    reasons += [f"the tool {tool.name} returns images" for tool in tools if tool.draws]
-    if reasons:
+    if reason := shows_images(environment, tasks):
         raise ConfigError(
-            f"environment {environment.id!r} has images ({reasons[0]}), and {reader} reads text "
+            f"environment {environment.id!r} has images ({reason}), and {reader} reads text "
             f"only: {fix}"
         )
+
+
+def shows_images(environment: Environment, tasks: Sequence[Task]) -> str:
+    """Return which task or tool shows an image; empty if none says that it does.
+
+    Args:
+        environment: The definition.
+        tasks: Its tasks.
+    """
+    for task in tasks:
+        if holds_images(task.prompt):
+            return f"task {task.id!r} holds one"
+    tools = environment.episode(0).toolbox.tools.values()
+    return next((f"the tool {tool.name} returns images" for tool in tools if tool.draws), "")

@@ -183,7 +183,7 @@ def chat_model(config: ModelConfig, timeout: float) -> ChatModel:
 
 @asynccontextmanager
 async def open_model(
-    config: ModelConfig, evaluation: EvalConfig, *, tools: bool, folder: Path, say: Say
+    config: ModelConfig, evaluation: EvalConfig, *, tools: bool, sees: bool, folder: Path, say: Say
 ) -> AsyncIterator[OpenModel]:
     """Start whatever answers for a model, and stop it at the end of the block.
 
@@ -191,6 +191,7 @@ async def open_model(
         config: The model.
         evaluation: The settings of the evaluation, sampling among them.
         tools: Whether any of the environments has tools.
+        sees: Whether any of them shows images.
         folder: For the log of a server.
         say: Told what is being waited for.
 
@@ -208,13 +209,13 @@ async def open_model(
         finally:
             await chat.close()
         return
-    async with _local(config, evaluation, tools=tools, folder=folder, say=say) as opened:
+    async with _local(config, evaluation, tools=tools, sees=sees, folder=folder, say=say) as opened:
         yield opened
 
 
 @asynccontextmanager
 async def _local(
-    config: ModelConfig, evaluation: EvalConfig, *, tools: bool, folder: Path, say: Say
+    config: ModelConfig, evaluation: EvalConfig, *, tools: bool, sees: bool, folder: Path, say: Say
 ) -> AsyncIterator[OpenModel]:
     settings = engine_settings(config)
     checkpoint = Checkpoint.find(config.model)
@@ -228,7 +229,7 @@ async def _local(
     from vf.inference.rendering.template_probe import HIDES_TOOLS, check_kind, probe, shows_tools
 
     renderer = await await_for(
-        lambda: load_renderer(checkpoint, settings, tokenizer=config.tokenizer)
+        lambda: load_renderer(checkpoint, settings, tokenizer=config.tokenizer, sees=sees)
     )
     kind = "tools" if tools else "plain"
     check_kind(probe(renderer, [kind]), kind)

@@ -91,7 +91,7 @@ def _reach(
 
 @contextmanager
 def attending(model: Any, name: str, attention: Callable[..., Any]) -> Iterator[None]:
-    """Let a model attend by a function until the block ends.
+    """Let a model attend by a function until the block ends; a vision tower attends as before.
 
     Calls of the model need an ``attention_mask`` of ones: without one, transformers takes positions
     that do not count on for the beginning of another sequence. Nobody else may run the module
@@ -111,7 +111,9 @@ def attending(model: Any, name: str, attention: Callable[..., Any]) -> Iterator[
         part: config._attn_implementation for part, config in parts.items() if config is not None
     }
     before[""] = model.config._attn_implementation
-    model.set_attn_implementation(name)
+    seeing = "vision_config"
+    kept = {seeing: before[seeing]} if seeing in before else {}
+    model.set_attn_implementation(dict.fromkeys(before, name) | kept)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import uuid4
 
 from vf.runtime.errors import VfError
+from vf.traces.images import Image
 from vf.traces.messages import Message
 from vf.traces.trace import Branch, FinishReason, Fork, StopReason
 
@@ -32,6 +33,8 @@ class Sampling:
             without it.
         fixed: Whether an agent that asks for another way to sample still gets this one.
         trained: Whether the answer is trained, for which a server tells what its filters left.
+        images: The images of the prompt, each with the place of its first placeholder in it, for
+            the embedded engine.
         experts_from: The first token of the prompt whose experts are to be returned, with those of
             all tokens after it; None for none.
     """
@@ -48,6 +51,7 @@ class Sampling:
     fixed: bool = False
     trained: bool = False
     experts_from: int | None = None
+    images: tuple[Image, ...] = field(default=(), repr=False)
 
     @property
     def filtered(self) -> bool:

@@ -157,8 +157,11 @@ class Checkpoint:
         context: int | None = getattr(text, "max_position_embeddings", None)
         return context
 
-    def load(self) -> Any:
+    def load(self, *, sees: bool = False) -> Any:
         """Return the module, adapter included, on a GPU in bfloat16 if there is one.
+
+        Args:
+            sees: Whether a vision tower is loaded, too.
 
         Raises:
             ConfigError: If it cannot be loaded.
@@ -166,7 +169,8 @@ class Checkpoint:
         import torch
 
         cuda = torch.cuda.is_available()
-        module = load_module(self.base, torch.bfloat16 if cuda else torch.float32)
+        dtype = torch.bfloat16 if cuda else torch.float32
+        module = load_module(self.base, dtype, sees=sees)
         if self.adapter is not None:
             from peft import PeftModel
 
@@ -174,25 +178,29 @@ class Checkpoint:
         return module.to("cuda" if cuda else "cpu").eval()
 
 
-def load_module(name: str, dtype: Any, key: str = "model", **options: Any) -> Any:
+def load_module(
+    name: str, dtype: Any, key: str = "model", *, sees: bool = False, **options: Any
+) -> Any:
     """Return a causal language model, on the CPU.
 
     Args:
         name: A folder, ``tiny``, or a hub name.
         dtype: Torch's, of the weights.
         key: The setting that names it, for the error.
+        sees: Whether a vision tower is loaded, too.
         **options: For ``from_pretrained``, such as ``quantization_config``.
 
     Raises:
         ConfigError: If it cannot be loaded.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     path = resolve_model(name)
     check_weights(path)
+    kind: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
         # Its attention is transformers' choice: sdpa, or eager where that lacks sinks or soft caps.
-        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
+        return kind.from_pretrained(path, dtype=dtype, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r}: cannot load it: {error}") from error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from vf.traces.images import Image
+
 NOT_SAMPLED = -1  # the weight version of a token that no model sampled
 
 
@@ -29,6 +31,8 @@ class Branch:
         supports: Which tokens the engine's filters (top-p, top-k, min-p) left to sample this one
             from, as ascending ids; an empty list where they left the whole vocabulary, or where
             the engine does not tell. Empty as a whole if that is so for every token.
+        images: The images that the model saw, in order. ``at`` is the place of an image's first
+            placeholder among the tokens; the processor says how many it has.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -38,13 +42,21 @@ class Branch:
     weight_version: list[int] = field(default_factory=list)
     experts: list[bytes] = field(default_factory=list)
     supports: list[list[int]] = field(default_factory=list)
+    images: list[Image] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def add_context(self, token_ids: list[int], turn: int) -> None:
-        """Append tokens that the model did not sample."""
+    def add_context(self, token_ids: list[int], turn: int, images: Sequence[Image] = ()) -> None:
+        """Append tokens that the model did not sample.
+
+        Args:
+            token_ids: The tokens.
+            turn: Zero-based turn.
+            images: The images among them, each with its place in the whole sequence.
+        """
         count = len(token_ids)
+        self.images += images
         self.token_ids += token_ids
         self.loss_mask += [0] * count
         self.logprobs += [0.0] * count

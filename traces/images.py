@@ -49,7 +49,8 @@ class Image:
         media_type: ``image/png``, ``image/jpeg``, ``image/webp`` or ``image/gif``.
         width: Pixels; 0 if they were not counted.
         height: Pixels; 0 if they were not counted.
-        at: Its place in the message: how many characters of the content come before it.
+        at: Its place in the message: how many characters of the content come before it. In a
+            branch, how many tokens.
         data: Its bytes, or None if they are in a file. Not part of a trace.
         folder: The folder of the traces file that names it, or None. Not part of a trace.
 
@@ -95,6 +96,18 @@ class Image:
         if isinstance(value, bytes | bytearray | memoryview):
             return _of_bytes(bytes(value))
         return _of_bytes(_drawn(value))
+
+    @classmethod
+    def named(cls, name: str, at: int = 0) -> Image:
+        """Return the image of a file's name, whose content is nowhere yet.
+
+        Raises:
+            ValueError: If it is no name of an image.
+        """
+        named = NAMED.fullmatch(name)
+        if named is None:
+            raise ValueError(f"not an image: {name[:80]!r}")
+        return cls(named[1], TYPES[named[2]], at=at)
 
     @property
     def name(self) -> str:
@@ -186,9 +199,8 @@ def image_of(part: Mapping[str, Any]) -> Image | None:
 
 
 def _of_url(url: str) -> Image:
-    named = NAMED.fullmatch(url)
-    if named is not None:  # in a task that was read from a trace
-        return Image(named[1], TYPES[named[2]])
+    if NAMED.fullmatch(url):  # in a task that was read from a trace
+        return Image.named(url)
     if not url.startswith("data:"):
         raise BadImage(
             f"the image {url[:200]!r} is not fetched: send a data URL. For images of its tasks, an "

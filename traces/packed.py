@@ -7,7 +7,7 @@ floats; the narrowest that holds every value exactly. What changes seldom is run
 has one that is not 0. ``begins`` is ``[place, count]``: so many tokens are as in an earlier branch,
 and ``token_ids`` holds the rest. ``experts``, where a branch has any, is ``[width, text]``: the
 bytes of each token, and base64 of those of all, compressed by zlib. ``supports``, likewise, are how
-many ids each token has, and all of the ids.
+many ids each token has, and all of the ids. ``images`` are ``[name of the file, place]``.
 
 The conversations of an agent, of which an agent that rewrites its history has one for each call.
 What is in several is written once: ``[place, count]`` among the messages is a run of those that
@@ -26,6 +26,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, compress, groupby
 from operator import not_
 from typing import Any
+
+from vf.traces.images import Image
 
 _INTEGERS = {"u2": "H", "u4": "I", "i8": "q"}
 _FLOATS = {"f4": "f", "f8": "d"}
@@ -99,6 +101,8 @@ def pack(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
     Lists that differ in length, against the promise of a branch, are arrays one and all.
     """
     columns = dict(columns)
+    if images := columns.pop("images", []):
+        return {**pack(columns), "images": [[image.name, image.at] for image in images]}
     if experts := columns.pop("experts", []):
         return {**pack(columns), "experts": _pack_experts(experts)}
     if supports := columns.pop("supports", []):
@@ -146,6 +150,8 @@ def unpack(branch: Any, begin: Sequence[int] = ()) -> Any:
         out["experts"] = _unpack_experts(out["experts"])
     if "supports" in out:
         out["supports"] = unpack_supports(out["supports"])
+    if "images" in out:
+        out["images"] = _unpack_images(out["images"])
     return out
 
 
@@ -162,6 +168,13 @@ def _unpack_experts(value: Any) -> list[bytes]:
         return [data[start : start + width] for start in range(0, len(data), width)]
     except (TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"experts: not [bytes of a token, text] ({error})") from None
+
+
+def _unpack_images(rows: Any) -> list[Image]:
+    try:
+        return [Image.named(name, int(at)) for name, at in rows]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"images: not [name of the file, place] ({error})") from None
 
 
 def pack_supports(supports: Sequence[list[int]]) -> dict[str, Any]:

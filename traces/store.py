@@ -62,7 +62,7 @@ class TraceStore:
             OSError: If the disk is full or the path cannot be written.
         """
         line = (line or trace.to_json()) + b"\n"
-        keep_images(chain(trace.images, by_reference(trace.task.prompt)[1]), self.path.parent)
+        keep_images(chain(trace.held_images, by_reference(trace.task.prompt)[1]), self.path.parent)
         with self._lock:
             if self._fd is None:
                 self._fd = self._open()

@@ -341,16 +341,23 @@ class Trace:
         for message in chain(self.messages, *(lineage.messages for lineage in self.lineages)):
             yield from message.images
 
+    @property
+    def held_images(self) -> Iterator[Image]:
+        """Every image of the messages and of the token sequences, as often as it is in one."""
+        yield from self.images
+        for branch in self.branches:
+            yield from branch.images
+
     def find_images(self, folder: Path) -> Trace:
         """Note the folder of the traces file that this was read from, for its images."""
-        for image in self.images:
+        for image in self.held_images:
             image.folder = folder
         return self
 
     def copy(self) -> Trace:
         """Return a copy that shares nothing with the trace but the bytes of images."""
         copied = Trace.from_json(self.to_json())
-        for own, image in zip(copied.images, self.images, strict=True):
+        for own, image in zip(copied.held_images, self.held_images, strict=True):
             own.data, own.folder = image.data, image.folder
         return copied
 

@@ -12,7 +12,9 @@ from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.requests import ChatRequest, CompletionRequest, SamplingFields
 from vf.inference.experts import encode_experts
+from vf.inference.model import Sampling
 from vf.inference.rendering.renderer import Renderer
+from vf.traces.images import Image
 from vf.traces.packed import pack_supports
 
 
@@ -36,6 +38,7 @@ class Job:
         prompt_ids: The prompt.
         max_tokens: Most tokens to sample for a choice.
         stops: Token ids that end a choice.
+        images: The images of the prompt; see :class:`~vf.inference.model.Sampling`.
     """
 
     engine: EmbeddedEngine
@@ -44,6 +47,7 @@ class Job:
     prompt_ids: list[int]
     max_tokens: int
     stops: list[int]
+    images: tuple[Image, ...] = ()
 
     async def answers(self) -> list[Answer]:
         """Sample all choices concurrently; if one fails, the others are cancelled.
@@ -64,7 +68,7 @@ class Job:
         Raises:
             EngineError: If the engine died or refused the request.
         """
-        sampling = self.body.sampling(self.max_tokens, index)
+        sampling = self._sampling(index)
         async with aclosing(self.engine.stream(self.prompt_ids, sampling, self.stops)) as stream:
             async for completion in stream:
                 answer = self._read(completion)
@@ -74,12 +78,15 @@ class Job:
 
     async def _answer(self, index: int) -> Answer:
         if not self.body.stop_strings():
-            sampling = self.body.sampling(self.max_tokens, index)
+            sampling = self._sampling(index)
             return self._read(await self.engine.generate(self.prompt_ids, sampling, self.stops))
         async with aclosing(self.growing(index)) as answers:
             async for answer in answers:
                 last = answer
         return last
+
+    def _sampling(self, index: int) -> Sampling:
+        return self.body.sampling(self.max_tokens, index).with_(images=self.images)
 
     def _read(self, completion: Completion) -> Answer:
         ids = completion.token_ids

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.requests import ChatRequest, CompletionRequest, SamplingFields
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import HIDES_TOOLS, shows_tools
+from vf.inference.rendering.vision import images_of
 from vf.inference.request_limits import most_bytes, off_loop
 from vf.runtime.errors import ConfigError, EngineError
 from vf.runtime.http_door import Door, Refused
@@ -142,11 +144,13 @@ class _Server:
             messages = [Message.from_openai(message) for message in body.messages]
             contents = (message.content for message in messages)
             self._check_length([*contents, *map(json.dumps, tools)])
-            prompt_ids = self.renderer.prompt(messages, tools)
+            prompt_ids, images = self.renderer.prompt(messages, tools), images_of(messages)
+            if self.renderer.vision is not None:
+                images = self.renderer.vision.placed(prompt_ids, images, 0)
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
             raise Refused(f"messages: {error}", 400) from error
         most = body.max_completion_tokens or body.max_tokens
-        return body, self._job(body, prompt_ids, 1, most)
+        return body, replace(self._job(body, prompt_ids, 1, most), images=tuple(images))
 
     def _check_length(self, texts: list[str]) -> None:
         """Refuse texts that are many times longer than the context, before all is tokenized."""

@@ -294,13 +294,16 @@ class Pass:
         length = request.past + request.count
         if window is not None and window >= length:
             window = None
-        if request.past == 0 and window is None:
+        if request.past == 0 and window is None and not request.ends:
             return None
         key = (index, window)
         if key not in self._masks:
             own = torch.arange(request.past, length, device=self._device)[:, None]
             positions = torch.arange(length, device=self._device)
-            hidden = positions > own
+            ends = own + 1
+            if request.ends:
+                ends = torch.tensor(request.ends, device=self._device)[:, None]
+            hidden = positions >= ends
             if window is not None:
                 hidden |= positions <= own - window
             self._masks[key] = _additive(hidden, query)

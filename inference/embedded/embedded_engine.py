@@ -14,12 +14,14 @@ from contextlib import aclosing, contextmanager
 from transformers import PreTrainedModel
 
 from vf.inference.completions import Completion
-from vf.inference.embedded.engine_request import Request
 from vf.inference.embedded.generation_thread import GenerationThread, Outcome
 from vf.inference.embedded.lora_mixture import Lora
+from vf.inference.embedded.request import Request
 from vf.inference.embedded.sampler import Stream
 from vf.inference.embedded.scheduler import Scheduler
+from vf.inference.embedded.sight import Shown, Sight
 from vf.inference.model import Sampling
+from vf.inference.rendering.vision import Vision
 from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import EngineError
 
@@ -38,6 +40,7 @@ class EmbeddedEngine:
         deterministic: Whether log-probabilities have the same bits whatever else is in a pass, and
             the trainer's; see :mod:`vf.inference.invariant`.
         record_experts: Whether requests may ask for the experts of their tokens.
+        vision: The model's processor, for requests with images; None refuses them.
 
     Raises:
         EngineError: If the model cannot generate this way (from :meth:`start`).
@@ -52,6 +55,7 @@ class EmbeddedEngine:
         max_batch_tokens: int = 1024,
         deterministic: bool = False,
         record_experts: bool = False,
+        vision: Vision | None = None,
     ) -> None:
         fix_rotary(model, max_seq_len)
         self.model = model
@@ -60,6 +64,7 @@ class EmbeddedEngine:
         self._max_batch_tokens = max_batch_tokens
         self._deterministic = deterministic
         self._record_experts = record_experts
+        self._sight = None if vision is None else Sight(model, vision)
         self._vocabulary = 0  # until it starts
         self._version = 0
         self._thread: GenerationThread | None = None
@@ -94,6 +99,7 @@ class EmbeddedEngine:
                 max_batch_tokens=self._max_batch_tokens,
                 deterministic=self._deterministic,
                 record_experts=self._record_experts,
+                sight=self._sight,
             )
             scheduler.version = self._version
             scheduler.check()
@@ -197,7 +203,8 @@ class EmbeddedEngine:
         thread = self._alive()
         self._check_room(prompt_ids, sampling)
         stream = Stream(sampling, list(prompt_ids))
-        request = Request(stream, frozenset(stop_token_ids), every_token, lora)
+        shown = self._shown(prompt_ids, sampling)
+        request = Request(stream, frozenset(stop_token_ids), every_token, lora, shown)
         outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         thread.add(request, outcomes)
         try:
@@ -217,6 +224,13 @@ class EmbeddedEngine:
                 )
         finally:
             thread.forget(request)
+
+    def _shown(self, prompt_ids: list[int], sampling: Sampling) -> Shown | None:
+        if not sampling.images:
+            return None
+        if self._sight is None:
+            raise EngineError("this engine was started without a processor, and reads no images")
+        return self._sight.read(prompt_ids, sampling.images)
 
     def _check_room(self, prompt_ids: list[int], sampling: Sampling) -> None:
         vocabulary = self._vocabulary

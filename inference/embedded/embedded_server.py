@@ -59,6 +59,7 @@ class EmbeddedServer:
             max_batch_tokens=settings.args.max_batch_tokens,
             deterministic=deterministic,
             record_experts=record_experts,
+            vision=renderer.vision,
         )
         app = build_app(self.engine, renderer, model, settings.host)
         self._server = ServerThread(app, settings.port, settings.host, address)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import torch
 
 from vf.inference.embedded import pools
-from vf.inference.embedded.engine_request import News, Request
+from vf.inference.embedded.request import News, Request
 from vf.inference.embedded.scheduler import Scheduler
 from vf.runtime.errors import EngineError
 

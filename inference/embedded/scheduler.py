@@ -15,11 +15,12 @@ from vf.inference.embedded.adapters import LoraLayers
 from vf.inference.embedded.attention import Pass, attending
 from vf.inference.embedded.cache import KeyValueCache
 from vf.inference.embedded.contexts import Context, Contexts, common, most_shared
-from vf.inference.embedded.engine_request import News, Reason, Request
 from vf.inference.embedded.experts import ExpertsStore
 from vf.inference.embedded.lora_mixture import LoraMixture, parts_of
 from vf.inference.embedded.recurrent import RecurrentStates, Tokens
+from vf.inference.embedded.request import News, Reason, Request
 from vf.inference.embedded.sampler import Stream, sample
+from vf.inference.embedded.sight import Sight, positions_of
 from vf.inference.embedded.spans import Query
 from vf.inference.model import Sampling
 
@@ -50,6 +51,7 @@ class Scheduler:
         max_batch_tokens: Most tokens in a pass.
         deterministic: Whether a token's logits have the same bits whatever else is in a pass.
         record_experts: Whether requests may ask for the experts of their tokens.
+        sight: What the model makes of images; None if it gets none.
 
     Raises:
         MemoryError: If there is no room for the books.
@@ -71,8 +73,9 @@ class Scheduler:
         max_batch_tokens: int,
         deterministic: bool = False,
         record_experts: bool = False,
+        sight: Sight | None = None,
     ) -> None:
-        self._model = model
+        self._model, self._sight = model, sight
         self.device: torch.device = model.get_input_embeddings().weight.device
         self._deterministic = deterministic
         dtypes = {parameter.dtype for parameter in model.parameters()}
@@ -148,6 +151,8 @@ class Scheduler:
             del request.todo[:count]
             if not request.todo:
                 ready.append(request)
+                if request.shown is not None:
+                    request.shown.features.clear()
         if not ready:
             return []
         failures = self._sample(logits, [request.stream for request in ready])
@@ -240,13 +245,16 @@ class Scheduler:
             request = self._waiting.popleft()
             if request.cancelled:
                 continue
-            prompt = request.stream.prompt_ids
+            prompt = request.prompt
             # Not all of it: the last token's logits are needed.
             source, shared = self._contexts.match(prompt[:-1], request.owner)
-            alike = (r.stream.prompt_ids for r in reading if r.lora is request.lora)
+            alike = (r.prompt for r in reading if r.lora is request.lora)
             if any(self._worth_waiting(ids, prompt, shared) for ids in alike):
                 later.append(request)
                 continue
+            if self._sight is not None:
+                whole = self._sight.before(prompt, shared)
+                shared = 0 if self._recurrent and whole < shared else whole
             self._start(request, source, shared if shared >= WORTH else 0)
             reading.append(request)
         self._waiting.extendleft(reversed(later))
@@ -258,7 +266,7 @@ class Scheduler:
         return common(read, prompt, shared + WORTH) > 0
 
     def _start(self, request: Request, source: Context | None, shared: int) -> None:
-        prompt = request.stream.prompt_ids
+        prompt = request.prompt
         origin = source.start if source is not None else 0
         request.context = self._contexts.open(
             prompt, source if shared else None, shared, request.owner
@@ -275,9 +283,11 @@ class Scheduler:
         budget = self._max_batch_tokens - len(self._running)
         parts = []
         for request in self._running:
-            count = min(len(request.todo), budget + 1)
+            count = min(len(request.todo), max(budget, 0) + 1)
             if self._recurrent and 1 < count == len(request.todo):
                 count -= 1  # a state is kept before the last token of a prompt
+            if self._sight is not None:
+                count = self._sight.cut(request.todo, count)
             budget -= count - 1
             self._make_room(request.context, len(request.context.ids) + count)
             parts.append((request, count))
@@ -318,8 +328,10 @@ class Scheduler:
         for request, count in parts:
             context, past = request.context, len(request.context.ids)
             begin = shared if context in members else 0
-            queries.append(Query(context.start * unit, past, count, begin))
-            ids += request.todo[:count]
+            keys = request.todo[:count]
+            ends = self._sight.ends(keys, past) if self._sight is not None else ()
+            queries.append(Query(context.start * unit, past, count, begin, ends))
+            ids += keys
             positions += range(past, past + count)
             if count == len(request.todo):
                 last.append(len(ids) - 1)
@@ -331,16 +343,23 @@ class Scheduler:
             last += [0] * invariant.missing(ready)
         if self._recurrent:
             self._recurrent.begin([_tokens(request, count) for request, count in parts])
+        position_ids, seen = torch.tensor([positions], device=device), {}
+        if self._sight is not None:
+            seen = self._sight.arguments((r.todo[:count], r.shown) for r, count in parts)
+            ids = self._sight.ids(ids)
+            places = ((len(r.context.ids), count, r.shown) for r, count in parts)
+            position_ids = positions_of(position_ids, places)
         owners = [(r.lora, count, count == len(r.todo)) for r, count in parts]
         kept = torch.tensor(last, dtype=torch.long, device=device)  # none where a prompt is cut
         with self._mixture.using(parts_of(owners, device)):
             output = self._model(
                 input_ids=torch.tensor([ids], device=device),
-                position_ids=torch.tensor([positions], device=device),
+                position_ids=position_ids,
                 attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=device),
                 use_cache=False,
                 logits_to_keep=kept if ready < len(ids) else 0,
                 vf_pass=Pass(self._cache, queries, device, deterministic=self._deterministic),
+                **seen,
             )
         if self._experts is not None:
             self._experts.write([position for query in queries for position in query.positions])

@@ -18,12 +18,14 @@ class Query:
         count: New tokens.
         shared: How many tokens it begins with that all requests of the pass for which this is not
             0 begin with, computed once and copied. At most ``past``.
+        ends: Behind which key each new token sees nothing; empty where that is itself.
     """
 
     start: int
     past: int
     count: int
     shared: int = 0
+    ends: Sequence[int] = ()
 
     @property
     def positions(self) -> range:

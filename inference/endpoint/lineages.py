@@ -340,9 +340,12 @@ def _copy(branch: Branch, tokens: int) -> Branch:
         branch.turn_index[:tokens],
         [NOT_SAMPLED] * tokens,
         branch.experts[:tokens],
+        images=[image for image in branch.images if image.at < tokens],
     )
 
 
 def _cut(branch: Branch, tokens: int) -> None:
+    branch.images = [image for image in branch.images if image.at < tokens]
     for name in branch.__slots__:
-        del getattr(branch, name)[tokens:]
+        if name != "images":
+            del getattr(branch, name)[tokens:]

@@ -8,13 +8,18 @@ from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.rendering.vision import Vision
 from vf.inference.settings import EmbeddedSettings, EngineSettings, VllmSettings
 
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
 
 
 def load_renderer(
-    checkpoint: Checkpoint, settings: EngineSettings, *, tokenizer: str | None = None
+    checkpoint: Checkpoint,
+    settings: EngineSettings,
+    *,
+    tokenizer: str | None = None,
+    sees: bool = False,
 ) -> Renderer:
     """Return the renderer of a checkpoint.
 
@@ -22,9 +27,10 @@ def load_renderer(
         checkpoint: The model's checkpoint.
         settings: ``[inference]``.
         tokenizer: The folder or name that has tokenizer and chat template, if not the model's.
+        sees: Whether it renders images.
 
     Raises:
-        ConfigError: If it cannot be loaded.
+        ConfigError: If it cannot be loaded, or the model is of a type that reads no images here.
     """
     here = checkpoint.adapter
     if tokenizer is None and here is not None and (here / "tokenizer_config.json").is_file():
@@ -34,6 +40,7 @@ def load_renderer(
         settings.template_args,
         settings.chat_template,
         settings.tool_style,
+        Vision.from_pretrained(checkpoint.base) if sees else None,
     )
 
 
@@ -62,7 +69,7 @@ def build_local_engine(
         ConfigError: If it cannot be loaded, or the engine is not installed here.
     """
     if isinstance(settings, EmbeddedSettings):
-        module = checkpoint.load()
+        module = checkpoint.load(sees=renderer.vision is not None)
         return EmbeddedServer(settings, module, renderer, name, max_seq_len=max_seq_len)
     import torch
 

@@ -12,16 +12,18 @@ from typing import Any, TypeVar
 
 from vf.inference.completions import Completion, TokenSampler
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
-from vf.inference.rendering.next_prompt import ThinkingHistory, next_prompt
+from vf.inference.rendering.next_prompt import ThinkingHistory, new_images, next_prompt
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.request_limits import off_loop
 from vf.runtime.errors import ModelError
+from vf.traces.images import Image
 from vf.traces.trace import Branch, Fork
 
 T = TypeVar("T")
 
 _LONG = 16  # characters per token: several times as many as in any language
-_MESSAGE, _TOOL = 64, 1024  # characters that rendering one costs as much as, at least
+# Characters that rendering one costs as much as, at least.
+_MESSAGE, _TOOL, _IMAGE = 64, 1024, 2**14
 
 
 class PromptTooLong(ModelError):
@@ -66,7 +68,7 @@ class TokenModel:
             PromptTooLong: If the first prompt is over ``max_prompt_len``.
             ContextFull: If the context has no room for one more token.
         """
-        branch, context, fork = await _in_turn(conversation, self._next_prompt)
+        branch, context, images, fork = await _in_turn(conversation, self._next_prompt)
         prompt_ids = branch.token_ids + context
         room = self.max_seq_len - len(prompt_ids)
         if room < 1:
@@ -77,6 +79,7 @@ class TokenModel:
                 max_tokens=min(room, sampling.max_tokens),
                 structure=_structure(conversation.options.get("response_format")),
                 experts_from=len(branch.experts) if self.record_experts else None,
+                images=(*branch.images, *images),
             ),
             self.renderer.stop_token_ids,
             conversation.key,
@@ -90,7 +93,7 @@ class TokenModel:
             conversation.forks.append(fork)
         if not branch.token_ids:
             conversation.branches.append(branch)
-        branch.add_context(context, conversation.turn)
+        branch.add_context(context, conversation.turn, images)
         logprobs, versions, supports = (
             completion.logprobs,
             completion.versions,
@@ -165,7 +168,9 @@ class TokenModel:
             if least > self.max_seq_len:
                 raise ContextFull(least, self.max_seq_len)
 
-    def _next_prompt(self, conversation: Conversation) -> tuple[Branch, list[int], Fork | None]:
+    def _next_prompt(
+        self, conversation: Conversation
+    ) -> tuple[Branch, list[int], list[Image], Fork | None]:
         self._check_length(conversation)
         branch, context, fork = next_prompt(self.renderer, conversation, self.thinking_history)
         limit = self.max_prompt_len
@@ -174,14 +179,15 @@ class TokenModel:
             raise PromptTooLong(
                 f"the first prompt has {len(context)} tokens, over max_prompt_len = {limit}"
             )
-        return branch, context, fork
+        return branch, context, new_images(self.renderer, conversation, branch, context), fork
 
 
 def _new_text(conversation: Conversation) -> int:
     """Return about how many characters the next prompt adds."""
     new = conversation.messages[0 if conversation.fork else conversation.encoded :]
     tools = 0 if conversation.encoded else _TOOL * len(conversation.tools)
-    return sum(_MESSAGE + len(message.content) for message in new) + tools
+    images = _IMAGE * sum(len(message.images) for message in new)
+    return sum(_MESSAGE + len(message.content) for message in new) + tools + images
 
 
 async def _in_turn(conversation: Conversation, render: Callable[[Conversation], T]) -> T:

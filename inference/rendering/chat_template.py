@@ -24,7 +24,9 @@ from vf.inference.rendering.bounded import TooMuch, check_source, render, try_ou
 from vf.inference.rendering.shipped import SHIPPED, is_shipped
 from vf.inference.rendering.text_tools import in_text
 from vf.inference.rendering.tools_lead import tools_only_lead
+from vf.inference.rendering.vision import Vision, images_of
 from vf.runtime.errors import ConfigError
+from vf.traces.images import Image, placed
 from vf.traces.messages import Message, Role, ToolCall
 
 MARKER = "vfmarkervf"  # letters only, so that no template escapes it
@@ -53,6 +55,7 @@ class ChatTemplate:
         template_args: Extra variables for the template, like ``enable_thinking``.
         tool_style: ``template`` hands tools, calls and results to the template; ``text`` writes
             them into the messages' text first (:mod:`vf.inference.rendering.text_tools`).
+        vision: What images become; None refuses them.
 
     Raises:
         ConfigError: If there is no chat template, it cannot render one question, or a special
@@ -64,6 +67,7 @@ class ChatTemplate:
         tokenizer: Any,
         template_args: dict[str, Any] | None = None,
         tool_style: ToolStyle = "template",
+        vision: Vision | None = None,
     ) -> None:
         if not getattr(tokenizer, "chat_template", None):
             names = " or ".join(f'"{name}"' for name in SHIPPED)
@@ -81,6 +85,7 @@ class ChatTemplate:
         except TooMuch as error:
             raise ConfigError(f"the chat template cannot be used: {error}") from error
         self.tokenizer = tokenizer
+        self.vision = vision
         self._in_text = tool_style == "text"
         self._template_args = template_args or {}
         added = tokenizer.added_tokens_decoder
@@ -161,6 +166,16 @@ class ChatTemplate:
             raise ConfigError("it does not show the beginning of the last answer as it is")
         return before
 
+    def with_images(self, text: str, messages: Sequence[Message]) -> str:
+        """Return the text of messages in which each image's placeholder is as the model reads it.
+
+        Raises:
+            ConfigError: If the text does not show each of their images once.
+        """
+        if self.vision is None:  # nobody gets here with an image
+            return text
+        return self.vision.shown(text, images_of(messages))
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text that begins a sequence."""
         return list(self.tokenizer.encode(text, add_special_tokens=False))
@@ -200,7 +215,11 @@ class ChatTemplate:
         if message.role not in ("user", "tool"):
             return message
         name = None if message.name is None else self.defuse(message.name)
-        return replace(message, content=self.defuse(message.content), name=name)
+        if not message.images:
+            return replace(message, content=self.defuse(message.content), name=name)
+        parts = [self.defuse(part) if isinstance(part, str) else part for part in message.parts]
+        content, images = placed(parts)
+        return replace(message, content=content, images=images, name=name)
 
     def _placed(self, messages: list[Message]) -> list[Message]:
         """Return messages with system messages only where the template has a place for them.
@@ -332,10 +351,15 @@ class ChatTemplate:
 
 
 def _shaped(message: Message, dialect: Dialect) -> dict[str, Any]:
-    raw = message.to_openai()
+    raw = replace(message, images=[]).to_openai()
     if message.reasoning is not None:
         raw["thinking"] = message.reasoning  # what gpt-oss's template reads
-    if dialect.parts:
+    if message.images:
+        raw["content"] = [
+            {"type": "image"} if isinstance(part, Image) else {"type": "text", "text": part}
+            for part in message.parts
+        ]
+    elif dialect.parts:
         raw["content"] = [{"type": "text", "text": raw["content"]}]
     for call in raw.get("tool_calls", ()):
         if not dialect.text_arguments:

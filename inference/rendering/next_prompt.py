@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from vf.inference.model import Conversation
-from vf.inference.rendering.renderer import BridgeError, Renderer, refuse_images
+from vf.inference.rendering.renderer import BridgeError, Renderer
+from vf.inference.rendering.vision import images_of
 from vf.runtime.errors import ConfigError, ModelError
+from vf.traces.images import Image
 from vf.traces.trace import Branch, Fork
 
 ThinkingHistory = Literal["keep", "template"]
@@ -32,11 +34,12 @@ def next_prompt(
             model sees again, and forks where that does not extend the context.
 
     Raises:
-        ConfigError: If the template refuses the first prompt, or a message holds an image.
+        ConfigError: If the template refuses the first prompt, or a message holds an image that the
+            model cannot read.
         Unrenderable: If the template refuses the conversation that the model has produced.
     """
     messages = conversation.messages
-    refuse_images(messages[conversation.encoded :])
+    renderer.check_images(messages[conversation.encoded :])
     if conversation.fork is not None:
         return Branch(), _rendered(renderer, conversation), conversation.fork
     if not conversation.branches:
@@ -51,6 +54,31 @@ def next_prompt(
         return branch, renderer.bridge(reply, new, conversation.tools, last), None
     except BridgeError as error:
         return _render_again(renderer, conversation, branch, str(error))
+    except ConfigError as error:  # of an image
+        raise _unrenderable(conversation, error) from error
+
+
+def new_images(
+    renderer: Renderer, conversation: Conversation, branch: Branch, context: Sequence[int]
+) -> list[Image]:
+    """Return the images in what is to be appended to a branch, with their places in it.
+
+    Args:
+        renderer: See :func:`next_prompt`.
+        conversation: See there.
+        branch: As it returned.
+        context: As it returned.
+
+    Raises:
+        Unrenderable: If they are not where the template has put them.
+    """
+    if renderer.vision is None:
+        return []
+    messages = conversation.messages[conversation.encoded if branch.token_ids else 0 :]
+    try:
+        return renderer.vision.placed(context, images_of(messages), len(branch))
+    except ConfigError as error:
+        raise _unrenderable(conversation, error) from error
 
 
 def divergence(renderer: Renderer, before: Sequence[int], after: Sequence[int]) -> tuple[int, str]:
@@ -80,4 +108,8 @@ def _rendered(renderer: Renderer, conversation: Conversation) -> list[int]:
         return renderer.prompt(conversation.messages, conversation.tools)
     except ConfigError as error:
         # What the model said brought this about: it ends the rollout, not the run.
-        raise Unrenderable(f"turn {conversation.turn} cannot be rendered: {error}") from error
+        raise _unrenderable(conversation, error) from error
+
+
+def _unrenderable(conversation: Conversation, error: ConfigError) -> Unrenderable:
+    return Unrenderable(f"turn {conversation.turn} cannot be rendered: {error}")

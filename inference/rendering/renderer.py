@@ -19,6 +19,7 @@ from vf.inference.parsing import Parser, parser_for, text_parser
 from vf.inference.rendering.chat_template import ChatTemplate
 from vf.inference.rendering.seam import BridgeError, Seams
 from vf.inference.rendering.shipped import load_template
+from vf.inference.rendering.vision import Vision
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
@@ -40,6 +41,7 @@ class Renderer:
         template_args: Extra variables for the chat template, like ``enable_thinking``.
         tool_style: ``template``: the chat template shows tools and calls in the model family's
             form; ``text``: they are written into the messages' text, and read from the answers'.
+        vision: What images become; None refuses them.
 
     Attributes:
         template: The chat template.
@@ -57,10 +59,12 @@ class Renderer:
         stop_token_ids: Sequence[int] = (),
         template_args: dict[str, Any] | None = None,
         tool_style: ToolStyle = "template",
+        vision: Vision | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.vision = vision
         _check_stops(tokenizer, stop_token_ids)
-        self.template = ChatTemplate(tokenizer, template_args, tool_style)
+        self.template = ChatTemplate(tokenizer, template_args, tool_style, vision)
         # A tokenizer may have several templates by name: one of them shows how tools are called.
         self.parser = _parser(str(tokenizer.chat_template), tool_style)
         self._seams = Seams(self.template, [self.template.token(i) for i in stop_token_ids])
@@ -81,6 +85,7 @@ class Renderer:
         template_args: dict[str, Any] | None = None,
         chat_template: str | None = None,
         tool_style: ToolStyle = "template",
+        vision: Vision | None = None,
     ) -> Renderer:
         """Load the tokenizer (and the stop tokens) of a local folder or a hub name.
 
@@ -90,6 +95,7 @@ class Renderer:
             chat_template: A template to use in place of the tokenizer's own: the name of one that
                 ships with vf-rl (:mod:`vf.inference.rendering.shipped`), or a file.
             tool_style: See :class:`Renderer`.
+            vision: See :class:`Renderer`.
 
         Raises:
             ConfigError: If it cannot be loaded, or has no usable chat template.
@@ -115,7 +121,7 @@ class Renderer:
                 eos = None
             if eos is not None:
                 stops = list(eos) if isinstance(eos, list | tuple) else [eos]
-        renderer = cls(tokenizer, stops, template_args, tool_style)
+        renderer = cls(tokenizer, stops, template_args, tool_style, vision)
         if (vocabulary := _model_vocabulary(model)) is not None:
             for index in renderer.stop_token_ids:
                 if index >= vocabulary:
@@ -136,7 +142,7 @@ class Renderer:
             ConfigError: If the template refuses these messages, would leave some of them out, or
                 cannot continue the last one.
         """
-        refuse_images(messages)
+        self.check_images(messages)
         for role in ("system", "tool"):
             if any(message.role == role for message in messages) and not self._seams.shows(role):
                 raise ConfigError(f"the chat template leaves out {role} messages")
@@ -146,7 +152,7 @@ class Renderer:
             text = self.template.prompt_text(messages, tools)
         except Exception as error:  # jinja raises whatever the template's author chose
             raise ConfigError(f"the chat template refuses the conversation: {error}") from error
-        return self.template.encode(text)
+        return self.template.encode(self.template.with_images(text, messages))
 
     def opening(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
         """Render the first prompt of a rollout, once for the rollouts of a group.
@@ -185,6 +191,20 @@ class Renderer:
         return self._once(
             repr((new, calls, tools, ended)), lambda: self._seams.bridge(reply, new, tools, ended)
         )
+
+    def check_images(self, messages: Sequence[Message]) -> None:
+        """Refuse images where nothing is known of what they become.
+
+        Raises:
+            ConfigError: If a message holds one.
+        """
+        seen = next((message for message in messages if message.images), None)
+        if seen is not None and self.vision is None:
+            raise ConfigError(
+                f"a message of the role {seen.role!r} holds an image, and this model reads text "
+                "only: vf-rl eval measures models that see, through an API or with the embedded "
+                "engine"
+            )
 
     def _cannot_continue(self, messages: Sequence[Message]) -> str | None:
         """Return why the model cannot continue the last message; None if it can or need not."""
@@ -264,20 +284,6 @@ class Renderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
-
-
-def refuse_images(messages: Sequence[Message]) -> None:
-    """Raise where there is an image: what is rendered is text.
-
-    Raises:
-        ConfigError: If a message holds one.
-    """
-    for message in messages:
-        if message.images:
-            raise ConfigError(
-                f"a message of the role {message.role!r} holds an image, and models that are given "
-                "tokens read text only: measure models that see with vf-rl eval, through an API"
-            )
 
 
 def _check_stops(tokenizer: Any, stop_token_ids: Sequence[object]) -> None:

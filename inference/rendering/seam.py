@@ -128,7 +128,7 @@ class Seams:
             text = self._template.prompt_text(messages, tools, opens=not new)
         except Exception as error:  # jinja raises whatever the template's author chose
             raise _refused(error) from error
-        text = text[_end_of(text, marker) :]
+        text = self._template.with_images(text[_end_of(text, marker) :], new)
         if seam.token is None:
             return self._template.encode_after(text)
         start = text.find(seam.token)

@@ -95,6 +95,30 @@ def test_a_model_that_sees_is_measured_and_its_record_travels(
     served([folder], scratch, check)
 
 
+def test_a_local_model_that_sees_is_measured_on_the_embedded_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    from tests.inference.vision_models import save_family
+
+    save_family("qwen3_vl", tmp_path / "model")
+    argv = ["test-pictures", "-m", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
+    code, _, said = call(capsys, *argv, "-n", "2", "--max-tokens", "8")
+    assert code == 0, said
+    [file] = (tmp_path / "out").rglob("traces.jsonl")
+    traces = list(vf.TraceStore(file))
+    assert [trace.error for trace in traces] == [None, None]
+    for trace in traces:
+        [branch] = trace.branches
+        [image] = branch.images
+        [asked] = trace.images
+        assert image.read() == asked.read()
+        # 96 x 96 pixels are scaled to 64 x 64, of which each feature is 16 x 16.
+        token = branch.token_ids[image.at]
+        placeholders = [i for i, each in enumerate(branch.token_ids) if each == token]
+        assert placeholders == list(range(image.at, image.at + 16))
+
+
 def reads_text_only(request: Request) -> Any:
     """Answer as vLLM does with a model that has no eyes."""
     if "image_url" in str(request.body):
@@ -107,10 +131,13 @@ def test_a_model_that_reads_text_only_is_refused_before_the_first_rollout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["test-pictures", "--output", str(tmp_path / "out"), "-n", "2"]
-    code, _, said = call(capsys, *argv, "-m", "tiny")
+    code, _, said = call(capsys, *argv, "-m", "tiny", "--engine", "vllm")
     assert code == 2
     assert "'test-pictures' has images (task 'picture-" in said
-    assert "the engine of tiny reads text only: serve a model that sees" in said
+    assert 'the engine of tiny reads text only: set engine = "embedded", or serve' in said
+    code, _, said = call(capsys, *argv, "-m", "tiny")
+    assert code == 2
+    assert "tiny' is of the type llama, for which vf-rl's embedded engine reads no images" in said
 
     with FakeServer(reads_text_only) as server:
         code, _, said = call(capsys, *argv, "-m", "fake", "-b", server.base_url)

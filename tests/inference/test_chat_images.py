@@ -11,7 +11,6 @@ import pytest
 import vf
 from tests.pictures import BLUE, image_url, png, text, url
 from vf.inference.models.tool_images import images_behind
-from vf.inference.rendering.renderer import refuse_images
 from vf.inference.rendering.text_tools import in_text
 from vf.testing import FakeServer, Response
 
@@ -86,8 +85,3 @@ def test_no_error_and_no_log_repeats_an_image(caplog: pytest.LogCaptureFixture) 
     assert len(server.requests) == 2
     assert len(str(caught.value)) < 300
     assert data[100:400] not in caplog.text
-
-
-def test_models_that_read_tokens_refuse_images() -> None:
-    with pytest.raises(vf.ConfigError, match=r"role 'tool' holds an image, .* read text only"):
-        refuse_images(TALK[1:])

@@ -16,7 +16,7 @@ import pydantic_core
 
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
-from vf.traces.images import by_reference
+from vf.traces.images import Image, by_reference
 from vf.traces.trace import Trace, trace_adapter
 
 ENDING = ".parquet"
@@ -87,6 +87,7 @@ def schema() -> Any:
             weight_version=pa.list_(i64),
             experts=pa.list_(pa.binary()),
             supports=pa.list_(pa.list_(i64)),
+            images=rows(name=text, at=i64),
         ),
         "forks": rows(turn=i64, reason=text, kind=text),
         "lineages": rows(
@@ -221,7 +222,11 @@ def _row(trace: Trace, model: str) -> dict[str, Any]:
         "tool_events": [asdict(event) for event in trace.tool_events],
         "step_rewards": trace.step_rewards,
         "branches": [
-            {name: getattr(branch, name) for name in branch.__slots__} for branch in trace.branches
+            {
+                **{name: getattr(branch, name) for name in branch.__slots__},
+                "images": [{"name": image.name, "at": image.at} for image in branch.images],
+            }
+            for branch in trace.branches
         ],
         "forks": [asdict(fork) for fork in trace.forks],
         "lineages": [_lineage(asdict(lineage)) for lineage in trace.lineages],
@@ -231,7 +236,7 @@ def _row(trace: Trace, model: str) -> dict[str, Any]:
         "origin": trace.origin and asdict(trace.origin),
         "images": [
             {"name": name, "data": image.read()}
-            for name, image in {image.name: image for image in (*images, *trace.images)}.items()
+            for name, image in {i.name: i for i in (*images, *trace.held_images)}.items()
         ],
     }
 
@@ -244,6 +249,9 @@ def _trace(row: dict[str, Any]) -> Trace:
         for kind in _PARTS:
             entries = [entry for entry in row["components"] if entry["kind"] == kind]
             score[kind] = {entry["name"]: _kept(kind, entry["value"]) for entry in entries}
+    for branch in row["branches"]:  # none in files that were exported before there were any
+        shown = branch.get("images") or []
+        branch["images"] = [Image.named(entry["name"], entry["at"]) for entry in shown]
     kept = ("id", "environment", "seed", "prompt_messages", "stop_reason", "error", "turns")
     more = ("tool_events", "step_rewards", "branches", "forks")
     trace = trace_adapter().validate_python(
@@ -267,7 +275,7 @@ def _trace(row: dict[str, Any]) -> Trace:
         }
     )
     held = {entry["name"]: entry["data"] for entry in row.get("images") or ()}
-    for image in trace.images:
+    for image in trace.held_images:
         image.data = held.get(image.name)
     return trace
 

@@ -82,7 +82,7 @@ class Frozen:
         return forward
 
     def _load(self, name: str, setting: str, dtype: torch.dtype, longest: int) -> Any:
-        options = {"device_map": "meta"} if self.empty else {}
+        options: dict[str, Any] = {"device_map": "meta"} if self.empty else {}
         model = load_module(name, dtype, setting, **options)
         fix_rotary(model, longest)
         disable_dropout(model)

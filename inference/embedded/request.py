@@ -1,4 +1,4 @@
-"""A request of the embedded engine, from its prompt to its last token."""
+"""A request to the scheduler, and what comes of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 from vf.inference.embedded.contexts import Context
 from vf.inference.embedded.lora_mixture import Lora
 from vf.inference.embedded.sampler import Stream
+from vf.inference.embedded.sight import Shown
 
 Reason = Literal["stop", "length"]
 
@@ -21,8 +22,9 @@ class Request:
         stops: The tokens that end it.
         every_token: Whether each token is news, or only the last.
         lora: The adapter that it is computed with; None for the model alone.
+        shown: The images in its prompt; None without any.
         cancelled: Set by whoever is no longer interested.
-        todo: Tokens whose keys and values are not computed yet.
+        todo: Tokens whose keys and values are not computed yet; see :mod:`.sight` for images.
         context: Where its keys and values are, once it runs.
     """
 
@@ -30,9 +32,15 @@ class Request:
     stops: frozenset[int]
     every_token: bool
     lora: Lora | None = None
+    shown: Shown | None = None
     cancelled: bool = False
     todo: list[int] = field(default_factory=list)
     context: Context = field(init=False)
+
+    @property
+    def prompt(self) -> list[int]:
+        """The tokens of its prompt, by which it is told from others."""
+        return self.stream.prompt_ids if self.shown is None else self.shown.keys
 
     @property
     def owner(self) -> int:
