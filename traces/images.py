@@ -102,7 +102,7 @@ class Image:
         """Return the image of a file's name, whose content is nowhere yet.
 
         Raises:
-            ValueError: If it is no name of an image.
+            ValueError: If it is not the name of an image.
         """
         named = NAMED.fullmatch(name)
         if named is None:

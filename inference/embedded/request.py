@@ -39,7 +39,7 @@ class Request:
 
     @property
     def prompt(self) -> list[int]:
-        """The tokens of its prompt, by which it is told from others."""
+        """The tokens of its prompt, which tell it from others."""
         return self.stream.prompt_ids if self.shown is None else self.shown.keys
 
     @property

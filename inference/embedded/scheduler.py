@@ -51,7 +51,7 @@ class Scheduler:
         max_batch_tokens: Most tokens in a pass.
         deterministic: Whether a token's logits have the same bits whatever else is in a pass.
         record_experts: Whether requests may ask for the experts of their tokens.
-        sight: What the model makes of images; None if it gets none.
+        sight: Images for the model; None if it gets none.
 
     Raises:
         MemoryError: If there is no room for the books.
@@ -347,8 +347,8 @@ class Scheduler:
         if self._sight is not None:
             seen = self._sight.arguments((r.todo[:count], r.shown) for r, count in parts)
             ids = self._sight.ids(ids)
-            places = ((len(r.context.ids), count, r.shown) for r, count in parts)
-            position_ids = positions_of(position_ids, places)
+            spans = ((len(r.context.ids), count, r.shown) for r, count in parts)
+            position_ids = positions_of(position_ids, spans)
         owners = [(r.lora, count, count == len(r.todo)) for r, count in parts]
         kept = torch.tensor(last, dtype=torch.long, device=device)  # none where a prompt is cut
         with self._mixture.using(parts_of(owners, device)):

@@ -72,21 +72,21 @@ class Sight:
         for image in images:
             number = int(image.sha256, 16)
             pixels[number] = read = self._vision.pixels(image)
-            place = image.at
+            index = image.at
             for row in range(read.count):
-                while 0 <= place < len(keys) and keys[place] != token:
-                    place += 1
-                if not 0 <= place < len(keys) or (not row and place != image.at):
+                while 0 <= index < len(keys) and keys[index] != token:
+                    index += 1
+                if not 0 <= index < len(keys) or (not row and index != image.at):
                     raise EngineError(
                         f"the prompt has no {read.count} placeholders at {image.at} for an image"
                     )
-                keys[place] = -1 - (number * _ROWS + row)
+                keys[index] = -1 - (number * _ROWS + row)
         shown = Shown(keys, pixels)
         if self._positions is not None:
-            self._place(shown, prompt_ids, [int(image.sha256, 16) for image in images])
+            self._find_positions(shown, prompt_ids, [int(image.sha256, 16) for image in images])
         return shown
 
-    def _place(self, shown: Shown, prompt_ids: Sequence[int], numbers: list[int]) -> None:
+    def _find_positions(self, shown: Shown, prompt_ids: Sequence[int], numbers: list[int]) -> None:
         """Find the rotary positions, which are the model's own: those of an image have two axes."""
         grids = [shown.pixels[number].inputs["image_grid_thw"] for number in numbers]
         positions, deltas = self._positions(
@@ -104,7 +104,7 @@ class Sight:
         if not self._within(todo, count):
             return count
         return self.before(todo, count) or next(
-            (place for place in range(count, len(todo)) if todo[place] >= 0), len(todo)
+            (index for index in range(count, len(todo)) if todo[index] >= 0), len(todo)
         )
 
     def before(self, keys: Sequence[int], count: int) -> int:
@@ -122,7 +122,7 @@ class Sight:
 
         Args:
             keys: A request's tokens in a pass.
-            past: How many came before.
+            past: Number of its tokens before these.
         """
         if not self._both or min(keys) >= 0:
             return []
@@ -140,8 +140,8 @@ class Sight:
         """
         pieces: list[list[torch.Tensor] | None] = []  # None for a placeholder that is a mere token
         for keys, shown in parts:
-            places = (key for key in keys if key < 0 or key == self._vision.token_id)
-            for number, run in groupby(places, _number):
+            placeholders = (key for key in keys if key < 0 or key == self._vision.token_id)
+            for number, run in groupby(placeholders, _number):
                 rows = [_row(key) for key in run]
                 if number is None or shown is None:
                     pieces += [None] * len(rows)
@@ -170,10 +170,10 @@ class Sight:
         return [key if key >= 0 else self._vision.token_id for key in keys]
 
     def _features(self, shown: Shown, number: int) -> list[torch.Tensor]:
-        known = shown.features.get(number)
-        if known is None:
-            known = shown.features[number] = self._compute(shown.pixels[number])
-        return known
+        features = shown.features.get(number)
+        if features is None:
+            features = shown.features[number] = self._compute(shown.pixels[number])
+        return features
 
     def _compute(self, pixels: Pixels) -> list[torch.Tensor]:
         """Return the features of one image, ``[F, D]`` each."""
@@ -206,22 +206,22 @@ def _row(key: int) -> int:
 
 
 def positions_of(
-    places: torch.Tensor, requests: Iterable[tuple[int, int, Shown | None]]
+    indices: torch.Tensor, spans: Iterable[tuple[int, int, Shown | None]]
 ) -> torch.Tensor:
     """Return the rotary positions of a pass: ``[3, 1, T]`` with images that have their own.
 
     Args:
-        places: The tokens' places in their contexts, int64 ``[1, T]``.
-        requests: Of each: how many tokens came before, how many are in the pass, what it sees.
+        indices: The tokens' indices in their contexts, int64 ``[1, T]``.
+        spans: For each request, its tokens before the pass, those in it, and what it sees.
     """
     planes, first = None, 0
-    for past, count, shown in requests:
+    for past, count, shown in spans:
         if shown is not None and shown.positions is not None:
             if planes is None:
-                planes = places.expand(3, 1, -1).clone()
+                planes = indices.expand(3, 1, -1).clone()
             own = planes[:, 0, first : first + count]
             own += shown.delta
-            known = shown.positions[:, past : past + count]
-            own[:, : known.shape[1]] = known.to(places.device)
+            prompt = shown.positions[:, past : past + count]
+            own[:, : prompt.shape[1]] = prompt.to(indices.device)
         first += count
-    return places if planes is None else planes
+    return indices if planes is None else planes

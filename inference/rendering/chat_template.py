@@ -55,7 +55,7 @@ class ChatTemplate:
         template_args: Extra variables for the template, like ``enable_thinking``.
         tool_style: ``template`` hands tools, calls and results to the template; ``text`` writes
             them into the messages' text first (:mod:`vf.inference.rendering.text_tools`).
-        vision: What images become; None refuses them.
+        vision: The model's processor of images; None refuses them.
 
     Raises:
         ConfigError: If there is no chat template, it cannot render one question, or a special

@@ -66,8 +66,8 @@ def new_images(
     Args:
         renderer: See :func:`next_prompt`.
         conversation: See there.
-        branch: As it returned.
-        context: As it returned.
+        branch: The branch that it returned.
+        context: The tokens that it returned.
 
     Raises:
         Unrenderable: If they are not where the template has put them.

@@ -41,7 +41,7 @@ class Renderer:
         template_args: Extra variables for the chat template, like ``enable_thinking``.
         tool_style: ``template``: the chat template shows tools and calls in the model family's
             form; ``text``: they are written into the messages' text, and read from the answers'.
-        vision: What images become; None refuses them.
+        vision: The model's processor of images; None refuses them.
 
     Attributes:
         template: The chat template.

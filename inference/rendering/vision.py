@@ -95,19 +95,18 @@ class Vision:
         Raises:
             ConfigError: If the image's file is missing or damaged, or the processor refuses it.
         """
-        known = self._cached.get(image.sha256)
-        if known is None:
-            known = self._process(image)
-            self._cached[image.sha256] = known
+        pixels = self._cached.get(image.sha256)
+        if pixels is None:
+            pixels = self._cached[image.sha256] = self._process(image)
             if len(self._cached) > _MOST_CACHED:
                 self._cached.popitem(last=False)
-        return known
+        return pixels
 
     def shown(self, text: str, images: Sequence[Image]) -> str:
         """Return a rendered text in which each image's placeholder is replaced.
 
         Args:
-            text: What the chat template has made of messages.
+            text: The chat template's text of messages.
             images: Those messages' images, in order.
 
         Raises:
@@ -129,21 +128,21 @@ class Vision:
         Args:
             token_ids: Tokens that were not sampled.
             images: All images among them, in order.
-            begin: How many tokens come before these.
+            begin: Number of tokens before these.
 
         Raises:
             ConfigError: If the tokens have more or fewer placeholders than the images.
         """
-        places = [i for i, token in enumerate(token_ids, begin) if token == self.token_id]
+        indices = [i for i, token in enumerate(token_ids, begin) if token == self.token_id]
         counts = [self.pixels(image).count for image in images]
-        if len(places) != sum(counts):
+        if len(indices) != sum(counts):
             raise ConfigError(
                 f"{len(images)} images have {sum(counts)} placeholders, but the prompt has "
-                f"{len(places)}: {self._token} is written in a message"
+                f"{len(indices)}: {self._token} is written in a message"
             )
         out, first = [], 0
         for image, count in zip(images, counts, strict=True):
-            out.append(replace(image, at=places[first]))
+            out.append(replace(image, at=indices[first]))
             first += count
         return out
 
@@ -192,9 +191,9 @@ def _without_videos(config: Any) -> Any:
     """
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
-    known: Any = PROCESSOR_MAPPING[type(config)]
+    processor: Any = PROCESSOR_MAPPING[type(config)]
 
-    class OfImages(known):  # type: ignore[misc]
+    class OfImages(processor):  # type: ignore[misc]
         @classmethod
         def get_attributes(cls) -> list[str]:
             return ["image_processor", "tokenizer"]

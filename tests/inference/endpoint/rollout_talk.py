@@ -30,7 +30,7 @@ TOOL = {
 }
 CALL = '<tool_call>\n{"name": "look", "arguments": {"what": "tea"}}\n</tool_call>'
 
-SOMETIMES = {"experts", "supports"}  # lists of a branch that may be empty
+SOMETIMES = {"experts", "supports", "images"}  # lists of a branch that may be empty
 
 
 @dataclass
