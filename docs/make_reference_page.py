@@ -47,7 +47,7 @@ GROUPS = {
     "Batches": [
         *("batch_size", "rollouts_per_example", "num_substeps", "num_iterations"),
         *("micro_batch_tokens", "micro_batch_size", "packing", "share_prefixes"),
-        *("long_sequences", "min_group_size"),
+        *("long_sequences", "min_group_size", "images", "train_vision"),
     ],
     "Lengths and sampling": [
         *("max_tokens", "max_prompt_len", "overlong_prompts", "max_seq_len", "temperature"),

@@ -105,6 +105,22 @@ def save_composite(module: Any, folder: Path, state: Mapping[str, Any], config: 
         shutil.copy(file, folder)
 
 
+def copy_processor(module: Any, folder: Path) -> None:
+    """Copy the settings of a model's processor beside what is written of it, if it has one.
+
+    Args:
+        module: One of transformers', as it was loaded.
+        folder: The folder that it is written to.
+    """
+    from huggingface_hub import snapshot_download
+
+    name, kind = module.name_or_path, FILES[-1]
+    if name and not Path(name).is_dir():
+        name = snapshot_download(name, allow_patterns=[kind], local_files_only=True)
+    for file in Path(name).glob(kind) if name else ():
+        shutil.copy(file, folder)
+
+
 def save_tensors(tensors: Mapping[str, Any], folder: Path) -> None:
     """Write tensors by name, in files of 5 GB, with an index where there are several."""
     from huggingface_hub import split_torch_state_dict_into_shards

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.inference.composite import config_of, original_names, save_composite, save_tensors
+from vf.inference.composite import (
+    config_of,
+    copy_processor,
+    original_names,
+    save_composite,
+    save_tensors,
+)
 from vf.inference.hub import check_hub_name
 from vf.runtime.errors import ConfigError
 
@@ -193,16 +199,25 @@ def load_module(
     Raises:
         ConfigError: If it cannot be loaded.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-
     path = resolve_model(name)
     check_weights(path)
-    kind: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    kind = model_class(sees=sees)
     try:
         # Its attention is transformers' choice: sdpa, or eager where that lacks sinks or soft caps.
         return kind.from_pretrained(path, dtype=dtype, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r}: cannot load it: {error}") from error
+
+
+def model_class(*, sees: bool) -> Any:
+    """Return the class of transformers' that makes causal language models.
+
+    Args:
+        sees: Whether they have their vision tower.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if sees else AutoModelForCausalLM
 
 
 def save_module(
@@ -245,6 +260,8 @@ def save_module(
         else:
             module.save_pretrained(folder, state_dict=state)
         config.save_pretrained(folder)
+        if hasattr(module, "get_image_features"):
+            copy_processor(module, folder)
     finally:
         module.generation_config = generation
     generation.to_json_file(folder / "generation_config.json")

@@ -15,7 +15,7 @@ from vf.environments.sandboxes import check_sandboxes, most_containers
 from vf.environments.text_only import check_text_only
 from vf.environments.tool_schemas import tool_schemas
 from vf.evaluation.evaluate import take_tasks
-from vf.inference.model_files import find_model
+from vf.inference.model_files import find_model, model_class
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import (
     HIDES_TOOLS,
@@ -51,7 +51,7 @@ from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.settings.environments import EnvConfig
 from vf.trainer.settings.overlap import bounded
 
-MEASURE = "measure models that see with vf-rl eval, or choose another environment"
+MEASURE = "set trainer.args.images = true for a model that sees, or choose another environment"
 
 
 def _silent(text: str) -> None:
@@ -147,7 +147,8 @@ def _member(
     eval_tasks = (
         take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
     )
-    check_text_only(environment, [*tasks, *eval_tasks], "a model in training", MEASURE)
+    if not args.images:
+        check_text_only(environment, [*tasks, *eval_tasks], "a model in training", MEASURE)
     check_sandboxes(environment, [*tasks, *eval_tasks])
     prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
     overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
@@ -229,7 +230,7 @@ def fitted(config: Config, model_config: Any) -> Fitted:
         ConfigError: If memory is short, there is nothing that LoRA could adapt, or there
             are no routers that ``router_aux_loss_coef`` or ``router_replay`` can use.
     """
-    empty = empty_model(model_config)
+    empty = empty_model(model_config, sees=config.args.images)
     shape, budget = Shape.of(model_config, empty), ""
     if config.trainer.backend == "tinker":
         return Fitted(config, shape, NOTHING_HERE, "", "")
@@ -352,10 +353,9 @@ def model_shape(model_config: Any) -> Shape:
     return Shape.of(model_config, empty_model(model_config))
 
 
-def empty_model(model_config: Any) -> Any:
+def empty_model(model_config: Any, *, sees: bool = False) -> Any:
     """Return a causal language model without any weights, on the device ``meta``."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(model_config)
+        return model_class(sees=sees).from_config(model_config)

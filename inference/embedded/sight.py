@@ -165,6 +165,27 @@ class Sight:
         )
         return {"mm_encoder_outputs": {"image": output}}
 
+    def whole(self, token_ids: Sequence[int], images: Sequence[Image]) -> dict[str, Any]:
+        """Return what the model gets of images in a pass over one whole sequence.
+
+        Args:
+            token_ids: The sequence.
+            images: Its images, with their places in it.
+
+        Raises:
+            EngineError: If an image is not where it is said to be.
+            ConfigError: If an image cannot be read.
+        """
+        shown = self.read(token_ids, images)
+        given = self.arguments([(shown.keys, shown)])
+        device = self._model.device
+        if shown.positions is not None:
+            given["position_ids"] = shown.positions[:, None].to(device)
+        if self._both:
+            kinds = [int(key < 0) for key in shown.keys]
+            given["token_type_ids"] = torch.tensor([kinds], device=device)
+        return given
+
     def ids(self, keys: Sequence[int]) -> list[int]:
         """Return the token ids of keys."""
         return [key if key >= 0 else self._vision.token_id for key in keys]

@@ -22,9 +22,16 @@ from vf.trainer.learning.memory.out_of_memory import Work
 from vf.trainer.settings.config import TrainerArgs
 
 # Token ids, which of them are trained (nothing predicts the first), the temperature, the supports
-# of those that are trained, if any has one, and the experts of all that have any.
+# of those that are trained, if any has one, the experts of all that have any, and the images.
 Supported = tuple[tuple[int, ...], ...]
-Tokens = tuple[tuple[int, ...], tuple[bool, ...], float | None, Supported, tuple[bytes, ...]]
+Tokens = tuple[
+    tuple[int, ...],
+    tuple[bool, ...],
+    float | None,
+    Supported,
+    tuple[bytes, ...],
+    tuple[str, ...],
+]
 # Of each of them its log-probability, and of those that are trained a teacher's likeliest tokens.
 LogprobsByTokens = dict[Tokens, tuple[tuple[float, ...], Likeliest | None]]
 LogprobField = Literal["old_logprobs", "teacher_logprobs"]
@@ -48,7 +55,8 @@ def by_tokens(work: Iterable[Work]) -> LogprobsByTokens:
             own = tuple(islice(supports, int(trained.sum())))
             key = tuple(ids.tolist()), tuple(trained.tolist())
             experts = () if batch.experts is None else experts_of_row(batch.experts[row, :length])
-            tokens = *key, batch.temperature, own if any(own) else (), tuple(experts)
+            images = tuple(image.name for image in batch.images)
+            tokens = *key, batch.temperature, own if any(own) else (), tuple(experts), images
             by_token_ids[tokens] = tuple(spread[row, :length].tolist()), top[row]
     return by_token_ids
 
@@ -77,7 +85,8 @@ def attach(
         own = tuple(map(tuple, compress(sample.branch.supports[1:limit], mask)))
         key = tuple(ids), tuple(map(bool, mask))
         experts = tuple(sample.branch.experts[:limit])
-        tokens = *key, sample.temperature, own if any(own) else (), experts
+        images = tuple(image.name for image in sample.branch.images)
+        tokens = *key, sample.temperature, own if any(own) else (), experts, images
         logprobs, likeliest = logprobs_by_tokens.get(tokens, (getattr(sample, which), None))
         named: dict[str, Any] = {which: logprobs}
         if likeliest is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from vf.inference.rendering.vision import Vision
 from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
@@ -85,6 +86,7 @@ class Policy:
         check_quantized(args)
         self.sharding = self.ranks.sharding
         device, sharded = self.accelerator.device, self.sharding.together
+        self._vision = Vision.from_pretrained(model_name) if args.images else None
         self._given = self.sharding.one_loads and self.ranks.rank > 0  # rank 0 sends the weights
         model = build_model(model_name, args, device=device, sharded=sharded, empty=self._given)
         fix_rotary(model, args.max_seq_len)
@@ -117,7 +119,8 @@ class Policy:
     def _choose_forward(self, model: Any, longest: int = 0) -> Forward:
         args, sharding = self.args, self.sharding
         how = {"packing": args.packing, "deterministic": args.deterministic}
-        return choose_forward(model, longest or args.max_seq_len, sharding=sharding, **how)
+        longest = longest or args.max_seq_len
+        return choose_forward(model, longest, sharding=sharding, vision=self._vision, **how)
 
     @property
     def learning_rate(self) -> float:

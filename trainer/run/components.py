@@ -8,6 +8,7 @@ from vf.inference.completions import TokenSampler
 from vf.inference.model_files import resolve_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.rendering.vision import Vision
 from vf.runtime.errors import ConfigError, VfError
 from vf.trainer.settings.config import Config
 
@@ -71,4 +72,5 @@ def make_renderer(config: Config) -> Renderer:
         settings.template_args,
         settings.chat_template,
         settings.tool_style,
+        Vision.from_pretrained(config.model) if config.args.images else None,
     )

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from vf.inference.model_files import check_weights
+from vf.inference.model_files import check_weights, model_class
 from vf.runtime.errors import ConfigError
 from vf.trainer.saving.checkpoint_files import ADAPTER_WEIGHTS
 
@@ -31,11 +31,12 @@ def load_model(name: str, dtype: torch.dtype | str) -> Any:
     Raises:
         ConfigError: If it cannot be loaded, or weights are missing.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     check_weights(name)
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        sees = type(AutoConfig.from_pretrained(name)) not in MODEL_FOR_CAUSAL_LM_MAPPING
+        model, report = model_class(sees=sees).from_pretrained(
             name, dtype=dtype, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:

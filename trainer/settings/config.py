@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_serializer, field_validator, model_validator
 
 from vf.inference.model import FILTERS, Sampling
 from vf.inference.settings import (
@@ -30,6 +24,7 @@ from vf.trainer.settings.cluster import ClusterConfig
 from vf.trainer.settings.determinism import check_deterministic
 from vf.trainer.settings.engines import InferenceConfig
 from vf.trainer.settings.environments import EnvConfig, check_mixture, listed, names_of, tables_of
+from vf.trainer.settings.images import ImageArgs, check_images
 from vf.trainer.settings.loop_args import LoopArgs
 from vf.trainer.settings.loss_args import LossArgs
 from vf.trainer.settings.rollouts import RolloutsConfig
@@ -47,7 +42,7 @@ _LOSS_SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
-class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
+class TrainerArgs(LossArgs, LoopArgs, ImageArgs, SharedArgs):
     """``[trainer.args]``: how the model learns."""
 
     micro_batch_tokens: Positive | Literal["auto"] = 8192
@@ -356,6 +351,7 @@ class Config(Strict):
         own = {table: env.own_args for table, env in zip(self.tables, self.env, strict=True)}
         check_deterministic(self.trainer, self.inference, own)
         check_backend(self)
+        check_images(self)
         if self.args.load_in_4bit and not self.inference.in_process:
             raise ValueError(
                 "trainer.args.load_in_4bit = true trains an adapter on rounded weights, and a vLLM "

@@ -21,7 +21,7 @@ MOST_AWAY = 300.0  # seconds after which the SDK itself gives a request up
 _LOCAL = (
     *("micro_batch_tokens", "micro_batch_size", "packing", "share_prefixes", "bf16"),
     *("gradient_checkpointing", "disable_dropout", "load_in_4bit", "optim", "deterministic"),
-    *("lora_dropout", "lora_target_modules", "lora_target_parameters"),
+    *("lora_dropout", "lora_target_modules", "lora_target_parameters", "images", "train_vision"),
 )
 # What is added to the loss, and would need more of the model than log-probabilities of the tokens.
 _TERMS = (

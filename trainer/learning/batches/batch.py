@@ -9,6 +9,7 @@ from itertools import chain, compress
 
 import torch
 
+from vf.traces.images import Image
 from vf.traces.trace import Branch, Trace
 from vf.trainer.learning.attention.prefix_tree import PrefixTree
 from vf.trainer.learning.batches.advantages import AdvantageFn, group_advantages
@@ -95,6 +96,7 @@ class MicroBatch:
             out of any.
         likeliest: The teacher's at the trained tokens, in row-major order; None if the loss is not
             of them.
+        images: What its only row sees, with their places in it; empty for text.
     """
 
     input_ids: torch.Tensor
@@ -112,6 +114,7 @@ class MicroBatch:
     observation_weights: torch.Tensor | None = None
     supports: Supports | None = None
     likeliest: Likeliest | None = None
+    images: tuple[Image, ...] = ()
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
@@ -279,8 +282,10 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
     """Return samples as the rows of one micro-batch.
 
     Raises:
-        ValueError: If the samples have different temperatures.
+        ValueError: If the samples have different temperatures, or there are several, and images.
     """
+    if len(samples) > 1 and any(sample.branch.images for sample in samples):
+        raise ValueError("a sample with images is a micro-batch of its own")
     [temperature] = {sample.temperature for sample in samples}
     shape = (len(samples), max(len(sample) for sample in samples))
     batch = MicroBatch(
@@ -300,6 +305,7 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
         else None,
         experts=expert_rows([sample.branch for sample in samples]),
         observation_weights=torch.zeros(shape) if any(map(observing, samples)) else None,
+        images=tuple(chain(*(sample.branch.images for sample in samples))),
     )
     for row, sample in enumerate(samples):
         branch, length = sample.branch, len(sample)

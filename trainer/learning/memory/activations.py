@@ -75,7 +75,9 @@ def kept(build: Callable[[torch.dtype], Any], args: TrainerArgs) -> Kept:
     names = {"use_lora", "bf16", "packing"}
     if args.use_lora:
         names |= {name for name in type(args).model_fields if name.startswith(ADAPTER)}
+        names.add("train_vision")
     usual = {name: getattr(args, name) for name in sorted(names)}
+    usual["packing"] = args.packing and not args.images
     return _counted(build, TrainerArgs(**usual).model_dump_json())
 
 

@@ -19,7 +19,13 @@ import torch
 
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batches.batch import MicroBatch, Sample, by_temperature, micro_batches
+from vf.trainer.learning.batches.batch import (
+    MicroBatch,
+    Sample,
+    by_temperature,
+    collate,
+    micro_batches,
+)
 from vf.trainer.learning.batches.expert_routes import experts_of_row
 from vf.trainer.learning.batches.packing import fills, pack
 from vf.trainer.learning.batches.top_tokens import Likeliest
@@ -101,7 +107,9 @@ class Budget:
             share: Whether packed samples that begin alike share their beginning.
         """
         batches: list[MicroBatch] = []
-        for part in by_temperature(samples):
+        alone = [sample for sample in samples if sample.branch.images]
+        batches += [collate([sample]) for sample in alone]
+        for part in by_temperature([sample for sample in samples if not sample.branch.images]):
             batches += (
                 pack(part, self.tokens, self._rows, share=share, apart=self.apart)
                 if packed

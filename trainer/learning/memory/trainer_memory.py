@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from vf.inference.embedded.contexts import Contexts
+from vf.inference.model_files import model_class
 from vf.trainer.learning.memory.activations import Kept, kept
 from vf.trainer.learning.model.head import CHUNK_LOGITS
 from vf.trainer.processes.launch import Sharing
@@ -102,7 +103,7 @@ class Shape:
             sum(kind not in WITHOUT_CACHE for kind in kinds),
             sum(outside.values()),
             max(sizes[parameter] for parameter in passed - outside.keys()),
-            OnMeta(type(config), repr(config), config),
+            OnMeta(type(config), repr(config), hasattr(model, "get_image_features"), config),
         )
 
 
@@ -128,19 +129,19 @@ class OnMeta:
     Attributes:
         kind: The config's class.
         settings: What it is set to.
+        sees: Whether it has a vision tower.
         config: The config.
     """
 
     kind: type
     settings: str
+    sees: bool
     config: Any = field(repr=False, compare=False)
 
     def __call__(self, dtype: torch.dtype) -> Any:
         """Make the model in this precision."""
-        from transformers import AutoModelForCausalLM
-
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(self.config, dtype=dtype)
+            return model_class(sees=self.sees).from_config(self.config, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +266,10 @@ def largest_budget(shape: Shape, args: TrainerArgs, free: int, around: Surroundi
 
 
 def trained_parameters(shape: Shape, args: TrainerArgs) -> int:
-    """Return t: the parameters that a text passes, or those of the adapter."""
-    return shape.kept(args).trained if args.use_lora else shape.text
+    """Return t: the parameters that a text passes (or all), or those of the adapter."""
+    if args.use_lora:
+        return shape.kept(args).trained
+    return shape.parameters if args.train_vision else shape.text
 
 
 def weights(shape: Shape, args: TrainerArgs, *, shared: bool = False) -> int:

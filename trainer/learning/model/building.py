@@ -46,13 +46,15 @@ def build_model(
         options["quantization_config"] = four_bits(dtype)
         options["device_map"] = {"": device or torch.device("cpu")}
     whole = sharded and not args.use_lora
-    model = load_module(name, torch.float32 if whole else dtype, **options)
+    dtype_loaded = torch.float32 if whole else dtype
+    model = load_module(name, dtype_loaded, sees=args.images, **options)
     if args.load_in_4bit:
         keep_packing(model)
     if dtype != torch.float32:
         exact_ends(model)
     if not args.use_lora:
-        _freeze_rest(model)
+        if not args.train_vision:
+            _freeze_rest(model)
     else:
         model = with_lora(model, args)
         if not sharded:
@@ -113,7 +115,7 @@ def check_moments(kept: Collection[str], args: TrainerArgs) -> None:
 
 
 def _freeze_rest(model: Any) -> None:
-    """Train the text part of a composite alone: there are no images to learn the rest from."""
+    """Train the text part of a composite alone, not what sees."""
     trained = {*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()}
     for parameter in model.parameters():
         parameter.requires_grad_(parameter in trained)

@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from vf.inference.embedded.adapters import LoraLayers
+from vf.inference.embedded.sight import Sight
 from vf.inference.invariant import missing, one_thread
 from vf.inference.routers import Forcing
 from vf.trainer.learning.attention.tree_attention import switched_on
@@ -59,6 +60,7 @@ def token_logprobs(
     taught: bool = False,
     likeliest: int = 0,
     most: Callable[[int], int] = int,
+    sight: Sight | None = None,
 ) -> Predictions:
     """Return the learner's log-probability and entropy at every trained token.
 
@@ -78,6 +80,7 @@ def token_logprobs(
         taught: Whether to compare with the batch's likeliest tokens, those of a teacher.
         likeliest: The number of likeliest tokens to return.
         most: See :func:`~vf.trainer.learning.model.head.head_logprobs`.
+        sight: The model's way to see the batch's images, if it has any.
 
     Returns:
         log p and entropy of the N trained tokens, of the distribution over ``batch.supports`` where
@@ -107,6 +110,8 @@ def token_logprobs(
             selections.append(((torch.zeros_like(columns), columns), rows))
     else:
         given |= {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        if batch.images and sight is not None:
+            given |= sight.whole(batch.input_ids[0].tolist(), batch.images)
         indices = [mask[:, 1:].nonzero(as_tuple=True) for mask in masks]
         selections = [(pair, torch.arange(len(pair[0]), device=pair[0].device)) for pair in indices]
     if head == "whole":
@@ -161,6 +166,7 @@ class Forward:
         forcing: Has the routers use the experts of a micro-batch, or compares them; None to ignore
             them.
         likeliest: How many of the likeliest tokens to return of each trained one.
+        sight: The way to see images; None where there are none.
     """
 
     def __init__(
@@ -182,6 +188,7 @@ class Forward:
         self.run, self._most = sharding.run, sharding.most_calls
         self.forcing: Forcing | None = None
         self.likeliest = 0
+        self.sight: Sight | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -236,6 +243,7 @@ class Forward:
             taught=taught,
             likeliest=self.likeliest,
             most=self._most,
+            sight=self.sight,
         )
         return predictions
 

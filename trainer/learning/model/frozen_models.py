@@ -83,7 +83,7 @@ class Frozen:
 
     def _load(self, name: str, setting: str, dtype: torch.dtype, longest: int) -> Any:
         options: dict[str, Any] = {"device_map": "meta"} if self.empty else {}
-        model = load_module(name, dtype, setting, **options)
+        model = load_module(name, dtype, setting, sees=self.args.images, **options)
         fix_rotary(model, longest)
         disable_dropout(model)
         if dtype != torch.float32:

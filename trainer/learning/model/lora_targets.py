@@ -79,7 +79,7 @@ class LoraTargets:
 
 
 def lora_targets(model: Any, args: TrainerArgs) -> LoraTargets:
-    """Return what is adapted in the text part of a model, and never a router.
+    """Return what is adapted in the text part of a model, or in all of it, and never a router.
 
     A linear layer is the head if it gives the logits, attention if its path has a part that
     contains ``attn`` or ``attention`` or it is in a module of a class that does; otherwise it
@@ -115,7 +115,7 @@ def _named(model: Any, args: TrainerArgs) -> LoraTargets | None:
 
 
 def _by_setting(model: Any, args: TrainerArgs) -> LoraTargets:
-    weights = list(_weights(model))
+    weights = list(_weights(model, everywhere=args.train_vision))
     targets = []
     requested = {
         "train_attn": args.train_attn,
@@ -204,10 +204,15 @@ def linear_layers(model: Any, *, attention: bool, mlp: bool, head: bool) -> list
     return names
 
 
-def _weights(model: Any) -> Iterator[_Weight]:
-    """Yield the linear layers, the stacked experts and the routers of a model, in its order."""
+def _weights(model: Any, *, everywhere: bool = False) -> Iterator[_Weight]:
+    """Yield the linear layers, the stacked experts and the routers of a model, in its order.
+
+    Args:
+        model: The model.
+        everywhere: Whether those beside its text part count, too.
+    """
     head = model.get_output_embeddings()
-    text = set(model.get_decoder().modules())
+    text = set((model if everywhere else model.get_decoder()).modules())
     for name, module in model.named_modules():
         parts = name.split(".")
         if module is head:

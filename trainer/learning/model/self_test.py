@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 from vf.inference.attention_interface import Reach, UnsupportedAttention
+from vf.inference.embedded.sight import Sight
+from vf.inference.rendering.vision import Vision
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch
 from vf.trainer.learning.attention.kernel_calls import Call, block_calls, segment_calls
@@ -46,6 +48,7 @@ def choose_forward(
     packing: bool = True,
     sharding: Copies | None = None,
     deterministic: bool = False,
+    vision: Vision | None = None,
 ) -> Forward:
     """Return the best way to log-probabilities that is exact on a model.
 
@@ -55,10 +58,13 @@ def choose_forward(
         packing: Whether anything but padded rows is wanted.
         sharding: The way in which the trainer processes hold the model.
         deterministic: See :func:`~vf.trainer.learning.model.forward.token_logprobs`.
+        vision: The model's processor of images, with which rows are padded; None for text alone.
 
     Raises:
-        ConfigError: If it is asked for, and the model is none for which it is written.
+        ConfigError: If ``deterministic`` is asked for, and the model is none for which it is
+            written.
     """
+    packing = packing and vision is None
     # On a GPU, kernels are not those of a vLLM server: nothing is gained by it.
     deterministic = deterministic and _weight(model).device.type == "cpu"
     if deterministic and any("experts" in name for name, _ in model.named_modules()):
@@ -116,6 +122,8 @@ def choose_forward(
         chosen = plain
     if chosen.head == "whole":
         log.warning("the model computes the logits of all trained tokens at once: %s", reason)
+    if vision is not None:
+        chosen.sight = Sight(model, vision)
     return chosen
 
 

@@ -1,0 +1,58 @@
+"""Which settings go with training on images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from vf.inference.settings import STRICT
+
+if TYPE_CHECKING:
+    from vf.trainer.settings.config import Config
+
+_NEEDED = 'training on images needs inference.engine = "embedded" and one trainer process'
+
+
+class ImageArgs(BaseModel):
+    """The part of ``[trainer.args]`` about images."""
+
+    model_config = STRICT
+
+    images: bool = False
+    """Load the vision tower, and train on tasks with images. Sequences are not packed then, and one
+    with images is a micro-batch of its own."""
+    train_vision: bool = False
+    """Train the vision tower, too, which otherwise stays as it was loaded."""
+
+
+def check_images(config: Config) -> None:
+    """Refuse settings under which no image could be trained on.
+
+    Raises:
+        ValueError: If there is one; names all of them.
+    """
+    args: Any = config.args
+    if not args.images:
+        if args.train_vision:
+            raise ValueError(
+                "trainer.args.train_vision = true trains the vision tower, which is loaded only "
+                "with images = true: set both"
+            )
+        return
+    wrong = [
+        (not config.inference.in_process, 'inference.engine must be "embedded"'),
+        (config.rollouts.workers not in (0, "auto"), "rollouts.workers must be 0"),
+        (config.cluster.backend != "local", 'cluster.backend must be "local"'),
+        (len(config.trainer.devices or [0]) > 1, "trainer.gpus must be 1"),
+        (config.trainer.accelerate_config is not None, "accelerate_config must be left out"),
+        (args.deterministic, "deterministic must be false"),
+        (args.load_in_4bit, "load_in_4bit must be false"),
+        (args.router_replay != "off", 'router_replay must be "off"'),
+        (args.teacher_model is not None, "teacher_model must be left out"),
+        (args.observation_loss_coef > 0, "observation_loss_coef must be 0"),
+        (args.long_sequences == "truncate", 'long_sequences must not be "truncate"'),
+    ]
+    problems = [problem for holds, problem in wrong if holds]
+    if problems:
+        raise ValueError(f"trainer.args.images = true, but {'; '.join(problems)}: {_NEEDED}")
