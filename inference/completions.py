@@ -143,7 +143,13 @@ async def vllm_wire(
 
 
 def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, Any]:
-    """Return the sampling parameters that are not neutral, by the names that vLLM has for them."""
+    """Return the sampling parameters that are not neutral, by the names that vLLM has for them.
+
+    Raises:
+        ModelError: If there are images, for which no server's API is known here.
+    """
+    if sampling.images:
+        raise ModelError("images are read only by the embedded engine of this process")
     seed = {} if sampling.seed is None else {"seed": sampling.seed}
     start = sampling.experts_from
     fields = {name: getattr(sampling, name) for name in NEUTRAL}

@@ -8,6 +8,7 @@ vision tower takes. Each image is processed by itself, so what it becomes depend
 from __future__ import annotations
 
 import io
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from vf.traces.messages import Message
 
 # Types of models whose images the embedded engine computes as transformers does; each is tested.
 FAMILIES = ("gemma3", "idefics3", "qwen2_5_vl", "qwen3_vl", "smolvlm")
-_MOST_CACHED = 64  # processed images that are kept
+_MOST_BYTES = 2**29  # of processed images that are kept
 _NO_PIXELS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 _OFFSETS = "text_replacement_offsets"
 
@@ -39,6 +40,11 @@ class Pixels:
     text: str
     count: int
     inputs: dict[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensors."""
+        return sum(value.nbytes for value in self.inputs.values())
 
 
 class Vision:
@@ -58,6 +64,7 @@ class Vision:
         self.token_id = int(processor.image_token_ids[0])
         self._token = str(processor.tokenizer.convert_ids_to_tokens(self.token_id))
         self._cached: OrderedDict[str, Pixels] = OrderedDict()
+        self._lock = threading.Lock()
 
     @classmethod
     def from_pretrained(cls, model: str) -> Vision:
@@ -97,9 +104,11 @@ class Vision:
         """
         pixels = self._cached.get(image.sha256)
         if pixels is None:
-            pixels = self._cached[image.sha256] = self._process(image)
-            if len(self._cached) > _MOST_CACHED:
-                self._cached.popitem(last=False)
+            pixels = self._process(image)
+            with self._lock:
+                self._cached[image.sha256] = pixels
+                while sum(kept.size for kept in self._cached.values()) > _MOST_BYTES:
+                    self._cached.popitem(last=False)
         return pixels
 
     def shown(self, text: str, images: Sequence[Image]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 import vf
 from tests.inference.vision_models import picture, save_family
 from vf.environments.environment import Split
+from vf.trainer.collecting.orchestrator import Queue
 from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.saving.checkpoint import Progress, read_progress, save_checkpoint
 
 
 class Pictures(vf.Environment):
@@ -53,6 +56,17 @@ def test_two_steps_with_a_picture_in_every_turn(make_trainer: Any, tmp_path: Pat
         [branch] = trace.branches
         shown = [image.read() for image in trace.images]
         assert [image.read() for image in branch.images] == shown[:2]  # the last is not answered
+
+    # Rollouts that are ahead of training bring their images along in a checkpoint.
+    policy, tokenizer = trainer.learner.policy, trainer.plan.renderer.tokenizer
+    ahead = Progress(2, 0.0, queue=Queue({}, traces=traces[:2]))
+    saved = save_checkpoint(tmp_path / "checkpoints", policy, tokenizer, ahead)
+    restored = read_progress(saved).queue.traces
+    shutil.rmtree(saved)
+    for trace, same in zip(restored, traces, strict=False):
+        assert trace.branches == same.branches
+        for image, kept in zip(trace.held_images, same.held_images, strict=True):
+            assert image.read() == kept.read()
 
 
 def test_without_the_setting_images_are_refused(make_trainer: Any) -> None:

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 
 from vf.runtime.errors import CheckpointError, ConfigError, InfrastructureError
+from vf.traces.image_files import keep_images
 from vf.traces.store import DamagedLine, TraceStore
 from vf.trainer.collecting.orchestrator import Queue
 from vf.trainer.learning.policy import Policy
@@ -115,6 +116,7 @@ def begin_checkpoint(
     random_states = _random_states()
     queue, texts = progress.queue, {}
     texts[ROLLOUTS] = b"".join(trace.to_json() + b"\n" for trace in queue.traces)
+    images = [image for trace in queue.traces for image in trace.held_images]
     if config is not None:
         texts["config.toml"] = to_toml(config).encode()
     saved = {entry.name: getattr(progress, entry.name) for entry in fields(progress)}
@@ -129,6 +131,7 @@ def begin_checkpoint(
             torch.save(random_states, temporary / RANDOM)
             for name, text in texts.items():
                 (temporary / name).write_bytes(text)
+            keep_images(images, temporary)
             for file in temporary.rglob("*"):
                 _sync(file)
             temporary.rename(target)
@@ -207,6 +210,8 @@ def read_progress(path: Path) -> Progress:
         count = saved.get("queue", {}).pop("traces", len(traces))  # earlier versions did not count
         if count != len(traces):
             raise ValueError(f"it holds {len(traces)} rollouts of {count}")
+        for image in (image for trace in traces for image in trace.held_images):
+            image.data = image.read()  # a later checkpoint may take the place of this one
     with _readable(path, PROGRESS):
         saved.pop("optimizer_steps", None)  # the policy's
         queue = Queue(**saved["queue"], traces=traces, version=saved["step"])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 
 from vf.inference.settings import STRICT
-
-if TYPE_CHECKING:
-    from vf.trainer.settings.config import Config
 
 _NEEDED = 'training on images needs inference.engine = "embedded" and one trainer process'
 
@@ -26,13 +23,16 @@ class ImageArgs(BaseModel):
     """Train the vision tower, too, which otherwise stays as it was loaded."""
 
 
-def check_images(config: Config) -> None:
+def check_images(config: Any) -> None:
     """Refuse settings under which no image could be trained on.
+
+    Args:
+        config: A run's :class:`~vf.trainer.settings.config.Config`.
 
     Raises:
         ValueError: If there is one; names all of them.
     """
-    args: Any = config.args
+    args = config.args
     if not args.images:
         if args.train_vision:
             raise ValueError(
