@@ -46,7 +46,8 @@ def config_of(module: Any, dtype: Any, *, untied: bool = False) -> Any:
     """
     config = copy.deepcopy(composite_config(module) or module.config)
     text = config.get_text_config()
-    if untied or not module.config.get_text_config().tie_word_embeddings:
+    own = module.config.get_text_config()  # which of some models leaves this to the whole
+    if untied or not getattr(own, "tie_word_embeddings", module.config.tie_word_embeddings):
         config.tie_word_embeddings = text.tie_word_embeddings = False
     config.dtype = dtype
     return config
