@@ -122,15 +122,10 @@ class Scheduler:
         """Prepare the model for :meth:`step`; nobody else may run it until the block ends."""
         experts = nullcontext() if self._experts is None else self._experts.watching()
         layers = (self._lora.fused(), self._mixture.kept(), self._recurrent.kept(), experts)
-        with torch.no_grad(), attending(self._model), self._threads(), ExitStack() as stack:
+        threads = invariant.one_thread() if self.small or self._deterministic else nullcontext()
+        with torch.no_grad(), attending(self._model), threads, ExitStack() as stack:
             for layer in layers:
                 stack.enter_context(layer)
-            yield
-
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        """Compute with one thread until the block ends, if passes are small."""
-        with invariant.one_thread() if self.small or self._deterministic else nullcontext():
             yield
 
     def release(self) -> None:
@@ -249,7 +244,7 @@ class Scheduler:
             # Not all of it: the last token's logits are needed.
             source, shared = self._contexts.match(prompt[:-1], request.owner)
             alike = (r.prompt for r in reading if r.lora is request.lora)
-            if any(self._worth_waiting(ids, prompt, shared) for ids in alike):
+            if any(self._spares(ids, prompt, shared) for ids in alike):
                 later.append(request)
                 continue
             if self._sight is not None:
@@ -259,7 +254,7 @@ class Scheduler:
             reading.append(request)
         self._waiting.extendleft(reversed(later))
 
-    def _worth_waiting(self, read: list[int], prompt: list[int], shared: int) -> bool:
+    def _spares(self, read: list[int], prompt: list[int], shared: int) -> bool:
         """Return whether a prompt that is being read will spare more of another one."""
         if self._recurrent:
             return shared < len(prompt) - 1 and read == prompt
