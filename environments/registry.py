@@ -125,9 +125,9 @@ def _wrong_kind(factory: Factory, kwargs: dict[str, Any]) -> str:
         kinds = [kind.strip() for kind in text.split("|")]
         given = "None" if value is None else type(value).__name__
         taken = {*kinds, *(["int"] if "float" in kinds else [])}
-        wanted = [kind for kind in kinds if kind != "None"]
-        if wanted and _KINDS.keys() >= set(wanted) and given not in taken:
-            return f"{name} must be {' or '.join(_KINDS[kind] for kind in wanted)}, not {value!r}"
+        names = [_KINDS.get(kind, "") for kind in kinds if kind != "None"]
+        if names and all(names) and given not in taken:
+            return f"{name} must be {' or '.join(names)}, not {value!r}"
     return ""
 
 
