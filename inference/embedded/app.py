@@ -138,6 +138,10 @@ class _Server:
     def _chat(self, raw: bytes) -> tuple[ChatRequest, Job]:
         body = self._parse(ChatRequest, raw)
         tools = [] if body.tool_choice == "none" else body.tools or []
+        for number, tool in enumerate(tools):
+            function = tool.get("function")
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise Refused(f"tools.{number}.function.name: it must be a text", 400)
         try:
             if tools and self._hides_tools:
                 raise Refused(f"tools: {HIDES_TOOLS}", 400)
@@ -250,7 +254,13 @@ def problems(error: ValidationError) -> str:
     if count > MOST_PROBLEMS:
         return f"body: {count:,} fields are unknown or have wrong values"
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'body'}: {p['msg']}" for p in problems)
+    return "; ".join(f"{_field_name(p['loc']) or 'body'}: {p['msg']}" for p in problems)
+
+
+def _field_name(loc: tuple[int | str, ...]) -> str:
+    """Return a field's name, without the types of a union that pydantic adds."""
+    types = ("str", "constrained-str")
+    return ".".join(str(part) for part in loc if part not in types and "[" not in str(part))
 
 
 def _error(message: str, status: int) -> JSONResponse:

@@ -114,7 +114,9 @@ def test_an_endless_body_is_not_read(url: str) -> None:
     [
         ("/chat/completions", {"messages": ASK * 10_001}, "messages"),
         ("/chat/completions", {"messages": ASK, "tools": [TOOL] * 513}, "tools"),
+        ("/chat/completions", {"messages": ASK, "tools": [{}]}, "tools.0.function.name:"),
         ("/completions", {"prompt": "hi", "stop": ["a"] * 17}, "stop"),
+        ("/completions", {"prompt": "hi", "stop": ""}, "stop: "),
         ("/completions", {"prompt": "hi", "stop_token_ids": [1] * 257}, "stop_token_ids"),
     ],
 )
