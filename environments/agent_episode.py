@@ -15,9 +15,9 @@ from vf.runtime.errors import (
     ConfigError,
     EnvironmentFailure,
     InfrastructureError,
+    RemoteError,
 )
 from vf.runtime.own_deadline import clocked, own_deadline
-from vf.runtime.peers import RemoteError
 from vf.traces.messages import writable
 from vf.traces.trace import StopReason
 

@@ -27,9 +27,9 @@ from typing import Any
 
 from vf.runtime import lifeline
 from vf.runtime.batching import PerLoop
-from vf.runtime.errors import ConfigError, WorkerLost
+from vf.runtime.errors import ConfigError, RemoteError, WorkerLost
 from vf.runtime.own_deadline import own_deadline
-from vf.runtime.peers import Peer, RemoteError
+from vf.runtime.peers import Peer
 from vf.runtime.worker_handles import import_path
 
 START_TIMEOUT = 120.0  # seconds for a process to start and import the function's module

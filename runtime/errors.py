@@ -192,3 +192,18 @@ def author_lines(error: BaseException, module: str) -> str:
     stack = traceback.StackSummary.extract(iter(frames[-_MOST_FRAMES:]))
     shown = [*stack.format(), *traceback.format_exception_only(error)]
     return "".join(shown).rstrip("\n")
+
+
+class RemoteError(Exception):
+    """A function of another process raised something other than a :class:`VfError`.
+
+    Attributes:
+        traceback: What was raised there, as Python prints it.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, [self.args[0], self.traceback]))

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from vf.runtime import errors
-from vf.runtime.errors import VfError, WorkerLost
+from vf.runtime.errors import RemoteError, VfError, WorkerLost
 
 Handler = Callable[..., Awaitable[Any]]
 
@@ -33,21 +33,6 @@ _HEADER = struct.Struct("!BQQ")  # kind, number of the call, bytes of the pickle
 _BEAT, _CALL, _TELL, _CANCEL, _RESULT, _ERROR, _CANCELLED = range(7)
 
 _log = logging.getLogger(__name__)
-
-
-class RemoteError(Exception):
-    """A function of the other end raised something other than a :class:`VfError`.
-
-    Attributes:
-        traceback: What was raised there, as Python prints it.
-    """
-
-    def __init__(self, message: str, traceback: str = "") -> None:
-        super().__init__(message)
-        self.traceback = traceback
-
-    def __str__(self) -> str:
-        return "\n\n".join(filter(None, [self.args[0], self.traceback]))
 
 
 class Peer:

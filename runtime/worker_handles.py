@@ -21,8 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any, Protocol
 
-from vf.runtime.errors import RubricError, ScoringDied, ScoringTimeout
-from vf.runtime.peers import RemoteError
+from vf.runtime.errors import RemoteError, RubricError, ScoringDied, ScoringTimeout
 from vf.runtime.process_worker import RAISED, STARTED
 
 _START_TIMEOUT = 120.0  # seconds for a worker to start and import the function's module

@@ -54,11 +54,16 @@ async def until(condition: Callable[[], T], seconds: float = 60.0) -> T:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
+    """Return whether a process runs; a zombie does not.
+
+    Where its first thread has ended before others of a killed process, it still holds its files,
+    and the ports that it listens on.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return False
+    return state != "Z" or int(numbers[16]) > 1  # threads
 
 
 class Clock:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.runtime.peer_ends import pair, program
 from tests.waiting import until
-from vf.runtime.errors import SandboxError, ScoringTimeout, WorkerLost
-from vf.runtime.peers import Handler, Peer, RemoteError
+from vf.runtime.errors import RemoteError, SandboxError, ScoringTimeout, WorkerLost
+from vf.runtime.peers import Handler, Peer
 
 
 async def add(a: int, b: int) -> int:

@@ -296,7 +296,11 @@ VLLM = {"engine": "vllm", "base_url": "http://127.0.0.1:9/v1"}
 HOT = {"id": "reverse-text", "temperature": 2.5}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"env": {"id": "calculater"}}, "Did you mean 'calculator'"),
-    ({}, {"env": {"id": "calculator", "args": {"max_operations": "many"}}}, "made with env.args"),
+    (
+        {},
+        {"env": {"id": "calculator", "args": {"max_operations": "many"}}},
+        "a whole number, not 'many'",
+    ),
     (
         {"max_seq_len": 4096, "micro_batch_tokens": 8192},
         {},

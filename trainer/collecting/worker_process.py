@@ -13,9 +13,9 @@ from typing import TypeVar
 from vf.cluster.fleet import Command, Fleet, Handle, Resources
 from vf.environments.runner import CLOSE_TIMEOUT
 from vf.inference.leases import Leases
-from vf.runtime.errors import PlacementError, TrainingError, WorkerLost
+from vf.runtime.errors import PlacementError, RemoteError, TrainingError, WorkerLost
 from vf.runtime.meeting import Listener
-from vf.runtime.peers import Handler, Peer, RemoteError
+from vf.runtime.peers import Handler, Peer
 from vf.runtime.workers import in_thread
 from vf.trainer.collecting.worker_leases import Tenant
 from vf.trainer.collecting.worker_setup import MODULE, WorkerSetup

@@ -19,7 +19,7 @@ from tests.waiting import until, wait_until
 from vf.runtime import async_processes
 from vf.runtime.async_processes import AsyncProcesses
 from vf.runtime.calling import call
-from vf.runtime.peers import RemoteError
+from vf.runtime.errors import RemoteError
 from vf.runtime.signals import is_alive
 
 MODEL = vf.ScriptedModel(["4"] * 9)
