@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -186,6 +186,12 @@ class JsonClient:
                 connector=aiohttp.TCPConnector(limit=0),
             )
         return self._session
+
+
+def field_name(loc: Iterable[int | str]) -> str:
+    """Return the name of a request's field, without the types of a union that pydantic adds."""
+    types = ("str", "constrained-str")
+    return ".".join(str(part) for part in loc if part not in types and "[" not in str(part))
 
 
 def split_query(url: str | None) -> tuple[str | None, dict[str, object]]:

@@ -34,6 +34,7 @@ from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import HIDES_TOOLS, shows_tools
 from vf.inference.rendering.vision import images_of
 from vf.inference.request_limits import most_bytes, off_loop
+from vf.inference.wire import field_name
 from vf.runtime.errors import ConfigError, EngineError
 from vf.runtime.http_door import Door, Refused
 from vf.traces.messages import Message
@@ -254,13 +255,7 @@ def problems(error: ValidationError) -> str:
     if count > MOST_PROBLEMS:
         return f"body: {count:,} fields are unknown or have wrong values"
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{_field_name(p['loc']) or 'body'}: {p['msg']}" for p in problems)
-
-
-def _field_name(loc: tuple[int | str, ...]) -> str:
-    """Return a field's name, without the types of a union that pydantic adds."""
-    types = ("str", "constrained-str")
-    return ".".join(str(part) for part in loc if part not in types and "[" not in str(part))
+    return "; ".join(f"{field_name(p['loc']) or 'body'}: {p['msg']}" for p in problems)
 
 
 def _error(message: str, status: int) -> JSONResponse:

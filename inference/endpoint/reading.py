@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from vf.inference.endpoint.dialect import Refusal
 from vf.inference.request_limits import MOST_FIELDS, MOST_PARTS
+from vf.inference.wire import field_name
 from vf.runtime.errors import ConfigError
 from vf.traces.images import Image, image_of
 from vf.traces.messages import Message, ToolCall
@@ -45,16 +46,11 @@ def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:
         return kind.model_validate(body)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False)
-        name = _field_name(problems[0]["loc"])
+        name = field_name(problems[0]["loc"])
         # A field that may have one of several types has a problem with each of them.
-        texts = [problem["msg"] for problem in problems if _field_name(problem["loc"]) == name]
+        texts = [problem["msg"] for problem in problems if field_name(problem["loc"]) == name]
         code = _CODES.get(problems[0]["type"], "invalid_value")
         raise Refusal(f"{name}: {', or: '.join(texts)}", code=code, param=name) from None
-
-
-def _field_name(loc: tuple[int | str, ...]) -> str:
-    """Return a field's name, without the types of a union that pydantic adds."""
-    return ".".join(str(part) for part in loc if part != "str" and "[" not in str(part))
 
 
 def entries(raw: Any, where: str, most: int = MOST_PARTS) -> list[tuple[str, dict[str, Any]]]:

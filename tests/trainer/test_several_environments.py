@@ -119,18 +119,23 @@ def test_a_resumed_run_equals_the_unbroken_one(make_trainer: Any) -> None:
     assert all(torch.equal(final[0][name], final[1][name]) for name in final[0])
 
 
+AHEAD = STATEFUL | {"max_steps_off_policy": 1}
+
+
+def groups_ahead(make_trainer: Any) -> list[dict[str, Any]]:
+    """Train a step, and save; return what the checkpoint says of the groups of the next."""
+    trainer: RLTrainer = make_trainer(**AHEAD)
+    trainer.step()
+    saved = trainer.save() / "progress.json"
+    trainer.close()
+    steps = json.loads(saved.read_text())["queue"]["steps"]
+    [groups] = [step["groups"] for step in steps if step["step"] == 2]
+    return list(groups)
+
+
 def test_what_ran_ahead_is_resumed_in_its_environments(make_trainer: Any) -> None:
-    settings = STATEFUL | {"max_steps_off_policy": 1}
-    first: RLTrainer = make_trainer(**settings)
-    first.step()
-    saved = first.save() / "progress.json"
-    first.close()
-    (ahead,) = [
-        step["groups"]
-        for step in json.loads(saved.read_text())["queue"]["steps"]
-        if step["step"] == 2
-    ]
-    resumed: RLTrainer = make_trainer(**settings)
+    ahead = groups_ahead(make_trainer)
+    resumed: RLTrainer = make_trainer(**AHEAD)
     assert resumed.resume() == 1
     resumed.step()
     found = {
@@ -146,20 +151,11 @@ def test_what_ran_ahead_is_resumed_in_its_environments(make_trainer: Any) -> Non
 
 
 def test_groups_that_ran_ahead_in_a_removed_environment_are_replaced(make_trainer: Any) -> None:
-    settings = STATEFUL | {"max_steps_off_policy": 1}
-    first: RLTrainer = make_trainer(**settings)
-    first.step()
-    saved = first.save() / "progress.json"
-    first.close()
-    (ahead,) = [
-        step["groups"]
-        for step in json.loads(saved.read_text())["queue"]["steps"]
-        if step["step"] == 2
-    ]
+    ahead = groups_ahead(make_trainer)
     kept = {group["number"] for group in ahead if group["environment"] != "hot"}
     assert len(kept) < len(ahead)
     env = [member for member in STATEFUL["env"] if member.get("name") != "hot"]
-    resumed: RLTrainer = make_trainer(**settings | {"env": env})
+    resumed: RLTrainer = make_trainer(**AHEAD | {"env": env})
     assert resumed.resume({"env"}) == 1
     resumed.step()
     traces = traces_of(resumed, 2)
