@@ -34,6 +34,7 @@ from vf.evaluation.models import (
 from vf.evaluation.progress import Progress
 from vf.evaluation.results import Cell, ResultsFolder, mark
 from vf.evaluation.tally import Summary, Tally
+from vf.inference.settings import VllmSettings
 from vf.runtime.api_keys import hide_urls
 from vf.runtime.calling import call
 from vf.runtime.errors import InfrastructureError, did_you_mean
@@ -90,12 +91,13 @@ def prepare(config: EvalConfig) -> list[Suite]:
         ConfigError: If an environment, an argument or a model is not there, or does not fit.
     """
     for model in config.models:
-        if model.engine not in ("api", "script"):
-            engine_settings(model)
-        if model.engine == "vllm":
-            from vf.inference.vllm.check_settings import check_temperatures
+        if model.engine in ("api", "script"):
+            continue
+        if isinstance(settings := engine_settings(model), VllmSettings):
+            from vf.inference.vllm.check_settings import check_sampling
 
-            check_temperatures({"temperature": config.temperature})
+            temperatures, min_ps = {"temperature": config.temperature}, {"min_p": config.min_p}
+            check_sampling(settings, temperatures, min_ps)
     suites = []
     for entry in config.environments:
         environment = _with_limits(make(entry.id, **entry.args), config.limits)

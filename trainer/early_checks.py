@@ -10,7 +10,7 @@ from vf.inference.ports import choose_port
 from vf.inference.rendering.shipped import find_template
 from vf.inference.settings import EmbeddedSettings, TinkerSettings
 from vf.inference.tinker_wire import load_sdk
-from vf.inference.vllm.check_settings import check_settings, check_temperatures
+from vf.inference.vllm.check_settings import check_sampling, check_settings
 from vf.runtime.errors import ConfigError
 from vf.trainer.collecting.curriculum import find_curriculum
 from vf.trainer.learning.losses.custom_loss import load_loss
@@ -64,7 +64,7 @@ def check_names(config: Config) -> None:
         load_sdk()
     elif not isinstance(settings, EmbeddedSettings):
         check_settings(settings, outer_environ(), here=config.cluster.backend == "local")
-        check_temperatures(_temperatures(config))
+        check_sampling(settings, _by_name(config, "temperature"), _by_name(config, "min_p"))
     elif is_sharded():
         raise ConfigError(SHARDED_ENGINE)
     else:
@@ -73,11 +73,13 @@ def check_names(config: Config) -> None:
         load_loss(args.import_path)
 
 
-def _temperatures(config: Config) -> dict[str, float | None]:
-    """Return all temperatures by their settings' names."""
+def _by_name(config: Config, setting: str) -> dict[str, float | None]:
+    """Return all values of a sampling setting, the held-out evaluation's too, by their names."""
     tables: dict[str, Any] = {"trainer.args": config.args}
     tables |= {f"env.{index}": env for index, env in enumerate(config.env)}
-    names = ("temperature", "eval_temperature")
+    names = (setting, f"eval_{setting}")
     return {
-        f"{path}.{name}": getattr(table, name) for path, table in tables.items() for name in names
+        f"{path}.{name}": getattr(table, name, None)
+        for path, table in tables.items()
+        for name in names
     }

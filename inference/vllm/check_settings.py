@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from vf.inference.ports import choose_port
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm.launch import check_args, launcher, server_env
+from vf.inference.vllm.launch import check_args, drafts, launcher, server_env
 from vf.inference.vllm.server_args import each_server, parallel_args
 from vf.runtime.api_keys import read_key
 from vf.runtime.errors import ConfigError
@@ -41,20 +41,32 @@ def check_settings(
             server_env(server, environ, lora=False, cpu=False)
 
 
-def check_temperatures(temperatures: Mapping[str, float | None]) -> None:
-    """Check that vLLM samples at these temperatures: else it refuses the first request.
+def check_sampling(
+    settings: VllmSettings,
+    temperatures: Mapping[str, float | None],
+    min_ps: Mapping[str, float | None],
+) -> None:
+    """Check that vLLM samples as the run's requests will ask: else it refuses the first of them.
 
     Args:
+        settings: ``[inference]``.
         temperatures: By the name of the setting, None if it is not set.
+        min_ps: The same for min-p.
 
     Raises:
-        ConfigError: If one is too high.
+        ConfigError: If a temperature is too high, or min-p is set beside speculative decoding.
     """
     for name, temperature in temperatures.items():
         if temperature is not None and temperature > MOST_TEMPERATURE:
             raise ConfigError(
                 f"{name} = {temperature:g}, but vLLM samples at {MOST_TEMPERATURE:g} at most; "
                 "lower it, or use the embedded engine"
+            )
+    for name, min_p in min_ps.items():
+        if min_p and drafts(settings.args):
+            raise ConfigError(
+                f"{name} = {min_p:g}, but vLLM has no min_p with speculative decoding; set it to "
+                "0, or leave speculative_config out of inference.args"
             )
 
 

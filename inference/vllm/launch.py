@@ -121,15 +121,24 @@ def check_args(args: Mapping[str, Any]) -> None:
             probabilities; names the flag, and what to set instead.
     """
     for name, value in args.items():
-        flag = re.split(r"[.=]", name.lstrip("-").replace("_", "-"))[0]
+        flag = _flag(name)
         instead = next((OURS[ours] for ours in OURS if ours.startswith(flag)), None)
         if instead is not None:
             raise ConfigError(f"inference.args.{name} is for vf-rl to set: {instead}")
-        if flag == "speculative-config" and "synthetic" in json.dumps([name, value], default=str):
+        if drafts({name: value}) and "synthetic" in json.dumps([name, value], default=str):
             raise ConfigError(
                 f"inference.args.{name}: synthetic acceptance samples by other probabilities than "
                 'the model\'s; set rejection_sample_method = "standard"'
             )
+
+
+def drafts(args: Mapping[str, Any]) -> bool:
+    """Return whether flags ask for speculative decoding."""
+    return any(_flag(name).startswith(("spec-", "specu")) for name in args)
+
+
+def _flag(name: str) -> str:
+    return re.split(r"[.=]", name.lstrip("-").replace("_", "-"))[0]
 
 
 def server_env(

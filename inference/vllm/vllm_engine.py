@@ -21,9 +21,15 @@ from vf.inference.reference_sample import ReferenceSample
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.token_client import TokenClient
-from vf.inference.vllm.admin import Admin, check_served, check_tokenizer, check_unfiltered
+from vf.inference.vllm.admin import (
+    Admin,
+    check_drafted,
+    check_served,
+    check_tokenizer,
+    check_unfiltered,
+)
 from vf.inference.vllm.check_settings import api_key
-from vf.inference.vllm.launch import flags
+from vf.inference.vllm.launch import drafts, flags
 from vf.inference.vllm.pace import Pace
 from vf.inference.vllm.publish_methods import swaps_in_place
 from vf.inference.vllm.publishers import Delivery
@@ -153,6 +159,10 @@ class VllmEngine:
         check_tokenizer(self._admin, self._model, *self._encoded)
         if self._settings.base_url:  # its flags are not ours
             check_unfiltered(self._admin, self._model, self._encoded[1])
+        speculative = drafts(self._settings.args)
+        if self._settings.base_url or speculative:
+            say("checking that speculative decoding changes no probability")
+            check_drafted(self._admin, self._model, self._encoded[1], certain=speculative)
         self._watcher = threading.Thread(target=self._watch, name="vf-server-watch", daemon=True)
         self._watcher.start()
 

@@ -293,6 +293,7 @@ def test_an_adapter_of_a_composite_whose_names_are_not_known_is_refused(
 
 
 VLLM = {"engine": "vllm", "base_url": "http://127.0.0.1:9/v1"}
+DRAFTING = {"engine": "vllm", "executable": "true", "args": {"speculative_config.method": "ngram"}}
 HOT = {"id": "reverse-text", "temperature": 2.5}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"env": {"id": "calculater"}}, "Did you mean 'calculator'"),
@@ -317,6 +318,11 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "trainer.args.eval_temperature = 2.5",
     ),
     ({}, {"inference": VLLM, "env": HOT}, "env.0.temperature = 2.5, but vLLM samples at 2 at most"),
+    (
+        {"min_p": 0.1},
+        {"inference": DRAFTING},
+        "trainer.args.min_p = 0.1, but vLLM has no min_p with speculative decoding",
+    ),
     (
         {"router_aux_loss_coef": 0.01},
         {},

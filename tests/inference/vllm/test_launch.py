@@ -16,6 +16,7 @@ from vf.inference.vllm import launch
 from vf.inference.vllm.check_settings import check_settings
 from vf.inference.vllm.launch import (
     check_args,
+    drafts,
     flags,
     installed_apart,
     launcher,
@@ -75,6 +76,7 @@ def test_a_table_becomes_json() -> None:
         ("logits_processors", "the trainer computes"),
         ("config", "under `inference.args`"),
         ("speculative_config.rejection_sample_method", '"standard"'),
+        ("speculative.rejection_sample_method", '"standard"'),
     ],
 )
 def test_flags_that_are_ours_are_refused_with_the_setting_to_change(
@@ -204,3 +206,18 @@ def test_a_key_that_is_not_set_is_found_out_too(monkeypatch: pytest.MonkeyPatch)
 def test_on_another_machine_it_listens_where_others_reach_it(host: str, flag: str) -> None:
     settings = VllmSettings(host=host, executable=sys.executable)
     assert InFleet(settings, LocalFleet()).host == flag
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("speculative_config", True),
+        ("--speculative", True),
+        ("speculative-config.method", True),
+        ("spec-method", True),
+        ("specialize_active_lora", False),
+        ("dtype", False),
+    ],
+)
+def test_flags_of_speculative_decoding_are_known(flag: str, expected: bool) -> None:
+    assert drafts({flag: "ngram", "seed": 1}) is expected

@@ -12,7 +12,7 @@ from tests.inference.vllm.vllm_cpu import serving
 from vf.inference.completions import sampling_fields
 from vf.inference.model_files import resolve_model
 from vf.inference.vllm import admin as admin_module
-from vf.inference.vllm.admin import Admin, check_unfiltered
+from vf.inference.vllm.admin import Admin, check_drafted, check_unfiltered
 from vf.runtime.errors import ConfigError
 
 VOCABULARY = [*range(20, 60)]
@@ -52,5 +52,23 @@ def test_defaults_of_the_models_own_are_overruled_or_found_out(
                     check_unfiltered(admin, model, VOCABULARY)
             passing(top_k=0)
             check_unfiltered(admin, model, VOCABULARY)
+            check_drafted(admin, model, VOCABULARY, certain=True)
+        finally:
+            admin.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_drafts_that_change_what_is_sampled_are_found_out(tmp_path: Path, vllm_python: str) -> None:
+    """On a CPU, the kernel of 0.32 copies temperatures into a tensor that nobody reads."""
+    model = str(resolve_model("tiny"))
+    drafter = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}'
+    command = f"vllm serve {model} --logprobs-mode processed_logprobs"
+    command += f" --generation-config vllm --speculative-config '{drafter}'"
+    with serving(command, vllm_python, tmp_path / "server.log") as url:
+        admin = Admin(url)
+        try:
+            with pytest.raises(ConfigError, match="Leave speculative_config out"):
+                check_drafted(admin, model, VOCABULARY, certain=True)
         finally:
             admin.close()
