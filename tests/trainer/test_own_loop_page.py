@@ -32,7 +32,7 @@ def test_the_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {"__name__": "__main__"}
-    run(LOOP, scope, ("STEPS = 30", "STEPS = 2"), ("[:200]", "[:8]"))
+    run(LOOP, scope, ("STEPS = 20", "STEPS = 2"), ("[:200]", "[:8]"))
     run(OWN, scope)
     said = capsys.readouterr().out.splitlines()
     assert [line[0] for line in said[:2]] == ["0", "1"]
