@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MethodType
 from typing import Any, Literal, TypeVar, get_type_hints
+from weakref import WeakKeyDictionary
 
 import docstring_parser
 from pydantic import (
@@ -173,7 +174,11 @@ class Tool:
             # A function that is bound to something by hand has no self.
             own = getattr(type(fn.__self__), fn.__name__, None) is fn.__func__
             return replace(cls._of_method(fn.__func__, own), fn=fn)
-        return cls._build(fn)
+        if not inspect.isfunction(fn):
+            return cls._build(fn)
+        if fn not in _built:
+            _built[fn] = replace(cls._build(fn), fn=_nothing)
+        return replace(_built[fn], fn=fn)
 
     @classmethod
     @lru_cache(maxsize=1024)
@@ -308,6 +313,13 @@ def refuse_constant(constant: str) -> None:
     """Refuse NaN and infinity, as ``parse_constant`` of a JSON decoder."""
     raise ValueError(f"{constant} is not JSON")
 
+
+def _nothing() -> None:
+    """Stand in for a tool's function, which what is kept of it must not keep alive."""
+
+
+# What was worked out of functions: every episode offers its environment's again.
+_built: WeakKeyDictionary[Callable[..., Any], Tool] = WeakKeyDictionary()
 
 _STRICT = json.JSONDecoder(parse_constant=refuse_constant)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import math
+import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 import vf
 from vf.traces.tools import Tool
@@ -98,6 +100,35 @@ def test_docstring_and_signature_become_the_openai_schema() -> None:
             },
         },
     }
+
+
+def test_a_functions_schema_is_worked_out_once_and_keeps_nothing_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[str] = []
+
+    def counted(name: str, **settings: Any) -> Any:
+        built.append(name)
+        return create_model(name, **settings)
+
+    monkeypatch.setattr("vf.traces.tools.create_model", counted)
+
+    def make() -> tuple[Callable[..., str], weakref.ref[Opaque]]:
+        held = Opaque()
+
+        def look(key: str) -> str:
+            return f"{key} {held}"
+
+        return look, weakref.ref(held)
+
+    look, held = make()
+    for _ in range(3):  # as episodes offer it
+        tool = Tool.from_function(look)
+        assert (tool.fn, tool.validate('{"key": "a"}')) == (look, {"key": "a"})
+    assert built == ["look_arguments"]
+    del look, tool
+    gc.collect()
+    assert held() is None
 
 
 def test_a_tool_without_parameters_or_docstring() -> None:
