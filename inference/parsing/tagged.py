@@ -76,7 +76,7 @@ class Tags:
         if head is None:
             raise Unreadable(f"it does not begin like {self.shape}")
         name, at = head["name"].strip(), head.end()
-        schema = schemas.get(name, {})
+        schema = schemas(name)
         key_pattern, end_pattern = re.compile(self.key), re.compile(self.value_end)
         arguments: dict[str, Any] = {}
         while key := key_pattern.match(body, at):

@@ -7,12 +7,13 @@ decoded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vf.traces.tools import refuse_constant
 
-Schemas = Mapping[str, Mapping[str, Any]]
+# The JSON schema of a tool's arguments, by the tool's name; empty if it is not known.
+Schemas = Callable[[str], Mapping[str, Any]]
 
 _PYTHON = {"True": True, "False": False, "None": None}  # as Jinja's `string` filter writes them
 _KINDS = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
@@ -20,15 +21,22 @@ _MAX_DEPTH = 8  # of references and unions in a schema
 
 
 def parameter_schemas(tools: Iterable[Mapping[str, Any]]) -> Schemas:
-    """Return the JSON schema of each tool's arguments, by the tool's name."""
-    functions = [tool.get("function", tool) for tool in tools]
-    return {
-        function["name"]: function["parameters"]
-        for function in functions
-        if isinstance(function, Mapping)
-        and isinstance(function.get("name"), str)
-        and isinstance(function.get("parameters"), Mapping)
-    }
+    """Return the lookup of tools' argument schemas. Nothing is read before a name is looked up.
+
+    Args:
+        tools: The tools in OpenAI's format. Those without a name or parameters are passed over.
+    """
+
+    def schema_of(name: str) -> Mapping[str, Any]:
+        schema: Mapping[str, Any] = {}
+        for tool in tools:
+            function = tool.get("function", tool)
+            if isinstance(function, Mapping) and function.get("name") == name:
+                parameters = function.get("parameters")
+                schema = parameters if isinstance(parameters, Mapping) else schema
+        return schema
+
+    return schema_of
 
 
 def read_value(text: str, parameter: str, schema: Mapping[str, Any]) -> Any:

@@ -188,8 +188,9 @@ class Renderer:
             raise BridgeError(problem)
         ended = None if last_token_id is None else self.template.token(last_token_id)
         calls = [(call.id, call.name) for call in reply.tool_calls]
+        shown = bool(tools) if self.template.tools_only_lead else tools
         return self._once(
-            repr((new, calls, tools, ended)), lambda: self._seams.bridge(reply, new, tools, ended)
+            repr((new, calls, shown, ended)), lambda: self._seams.bridge(reply, new, tools, ended)
         )
 
     def check_images(self, messages: Sequence[Message]) -> None:

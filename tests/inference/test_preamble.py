@@ -81,6 +81,19 @@ def test_the_bridge_is_the_same_with_and_without_the_tools(
                 assert without == bridge(shown, calls, new, last)
 
 
+class Unread(dict[str, Any]):
+    def __repr__(self) -> str:
+        raise AssertionError("the tools were written down")
+
+
+@pytest.mark.parametrize("name", LED)
+def test_a_turn_costs_nothing_for_tools_that_only_lead(name: str) -> None:
+    shown = renderer(name)
+    tools = [Unread(tool) for tool in TOOLS]
+    expected = shown.bridge(Message("assistant", "Hi."), [AGAIN], TOOLS)
+    assert shown.bridge(Message("assistant", "Hi."), [AGAIN], tools) == expected
+
+
 def test_an_opening_is_rendered_once_and_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Renderer(tokenizer())
     rendered, prompt = [], shown.prompt

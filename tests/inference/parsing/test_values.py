@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from vf.inference.parsing import parser_for
 from vf.inference.parsing.values import parameter_schemas, read_value
 
 TEXT = {"type": "string"}
@@ -79,4 +81,23 @@ def test_schemas_are_found_in_either_shape_and_nonsense_is_left_out() -> None:
         {"function": 5},
         {},
     ]
-    assert parameter_schemas(tools) == {"f": {"type": "object"}, "g": {}}
+    schema_of = parameter_schemas(tools)
+    names = ("f", "g", "no parameters", "unknown")
+    assert [schema_of(name) for name in names] == [{"type": "object"}, {}, {}, {}]
+
+
+class Unread(list[dict[str, Any]]):
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        raise AssertionError("the tools were read")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "No call.",
+        '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>',  # says its types itself
+    ],
+)
+def test_an_answer_whose_values_say_their_types_costs_nothing_for_the_tools(answer: str) -> None:
+    message = parser_for("<tool_call>").parse(answer, id_prefix="c", tools=Unread([{}]))
+    assert [call.name for call in message.tool_calls] == (["f"] if "call>" in answer else [])
