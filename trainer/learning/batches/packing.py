@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TypeVar
 
 from vf.trainer.learning.attention.prefix_tree import build_tree, sort
@@ -119,23 +121,35 @@ def pack(
 def _runs(
     rows: Sequence[Row], max_tokens: int, max_rows: int, *, apart: bool
 ) -> list[tuple[int, int]]:
-    """Cut rows into runs under the limits, at the least total cost (dynamic programming)."""
-    best = [0.0]  # of the first so many rows
+    """Cut rows into runs under the limits, at the least total cost (dynamic programming).
+
+    A run costs what its first row has and what the rows behind it add. So the best start for all
+    ends is kept at the front of a queue (a sliding window's minimum), and rows are read once.
+    """
+    lengths = [len(row.sample) for row in rows]
+    added = [0, *accumulate(row.new for row in rows)]
+    whole = [0, *accumulate(lengths)]
+    best = [0]  # of the first so many rows
+    costs: list[int] = []  # of all up to a run from a row on, less what rows to its end add
     begins = []
+    first = 0  # start of the longest run that is within the limits
+    starts: deque[int] = deque()  # from there on, the least costly first
     for end in range(1, len(rows) + 1):
-        least, begin = float("inf"), end - 1
-        tokens = 0  # that rows after the first of the run add
-        whole = 0  # of all the run's rows
-        for start in range(end - 1, max(-1, end - 1 - max_rows), -1):
-            size = len(rows[start].sample) + tokens
-            whole += len(rows[start].sample)
-            if (whole if apart else size) > max_tokens and start < end - 1:
+        start = end - 1
+        costs.append(best[start] + lengths[start] - added[end])
+        while starts and costs[starts[-1]] >= costs[start]:
+            starts.pop()
+        starts.append(start)
+        while first < start:
+            size = lengths[first] + added[end] - added[first + 1]
+            tokens = whole[end] - whole[first] if apart else size
+            if tokens <= max_tokens and end - first <= max_rows:
                 break
-            if (total := best[start] + size + BATCH_COST) < least:
-                least, begin = total, start
-            tokens += rows[start].new
-        best.append(least)
-        begins.append(begin)
+            first += 1
+        while starts[0] < first:
+            starts.popleft()
+        best.append(costs[starts[0]] + added[end] + BATCH_COST)
+        begins.append(starts[0])
     runs, end = [], len(rows)
     while end:
         runs.append((begins[end - 1], end))

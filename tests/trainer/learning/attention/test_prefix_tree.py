@@ -13,7 +13,7 @@ from vf.traces.trace import Branch
 from vf.trainer.learning.attention import prefix_tree
 from vf.trainer.learning.attention.prefix_tree import PrefixTree, Segment, build_tree, sort
 from vf.trainer.learning.batches.batch import Sample, micro_batches
-from vf.trainer.learning.batches.packing import cost, pack, rows_of, share_out
+from vf.trainer.learning.batches.packing import BATCH_COST, cost, pack, rows_of, share_out
 
 few_tokens = st.lists(st.integers(0, 2), min_size=1, max_size=7)
 
@@ -107,6 +107,62 @@ def test_micro_batches_hold_every_sample_once_under_the_budget(budget: int) -> N
     plain = pack(batch, budget, max_rows=5, share=False)
     assert sum(m.computed for m in packed) <= sum(m.computed for m in plain)
     assert sum(m.computed for m in plain) == sum(map(len, batch))
+
+
+def least_cost(samples: list[Sample], most: int, rows: int, *, apart: bool) -> int:
+    """Return the fewest tokens, with each micro-batch's own cost, by trying all cuts."""
+    sorted_rows = rows_of(samples, share=True)
+
+    def fits(low: int, high: int) -> bool:
+        part = sorted_rows[low:high]
+        size = sum(len(row.sample) for row in part) if apart else cost(part)
+        return high - low == 1 or (size <= most and high - low <= rows)
+
+    best = [0]
+    for end in range(1, len(sorted_rows) + 1):
+        starts = [start for start in range(end) if fits(start, end)]
+        costs = [best[start] + cost(sorted_rows[start:end]) + BATCH_COST for start in starts]
+        best.append(min(costs))
+    return best[-1]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("most_rows", [1, 3, 100])
+@pytest.mark.parametrize("budget", [10, 60, 150, 1000])
+def test_cuts_are_those_of_the_least_cost(budget: int, most_rows: int, *, apart: bool) -> None:
+    for seed in range(6):
+        samples = forked_samples(seed)
+        batches = pack(samples, budget, most_rows, apart=apart)
+        found = sum(batch.computed + BATCH_COST for batch in batches)
+        assert found == least_cost(samples, budget, most_rows, apart=apart)
+
+
+def test_packing_looks_at_each_sample_equally_often_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def counted(sample: Sample) -> int:
+        nonlocal looks
+        looks += 1
+        return len(sample.branch)
+
+    def looks_at_each(count: int) -> float:
+        nonlocal looks
+        samples = [Sample(_branch([1, 2, 3 + number]), 1.0) for number in range(count)]
+        looks = 0
+        pack(samples, 100_000)
+        return looks / count
+
+    monkeypatch.setattr(Sample, "__len__", counted)
+    assert looks_at_each(400) == looks_at_each(50)
+
+
+def _branch(ids: list[int]) -> Branch:
+    branch = Branch()
+    branch.add_context(ids[:1], 0)
+    branch.add_sampled(ids[1:], [-1.0] * len(ids[1:]), [0] * len(ids[1:]), 0)
+    return branch
 
 
 def test_cuts_fall_between_groups_where_they_can() -> None:
