@@ -157,6 +157,7 @@ class Keeper:
     def _send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):
             self._socket.send(message)
+            os.kill(self.pid, signal.SIGCONT)  # where code has its uid, that may have stopped it
 
     def _read(self) -> None:
         try:

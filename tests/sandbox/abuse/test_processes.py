@@ -173,6 +173,20 @@ def test_keepers_that_are_slowed_down_still_kill(arena: Arena) -> None:
 
 
 @BOTH
+def test_keepers_that_were_stopped_still_kill(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        stop = "import os, signal\nos.kill(-1, signal.SIGSTOP)\nwhile True: pass"
+        result = await sandbox.exec(["python3", "-c", stop], timeout=1)
+        assert (result.timed_out, result.ended) == (True, False)
+        # What waits to become the next programs was stopped, too; each costs one call.
+        for call, line in ((sandbox.exec, "true"), (sandbox.python, "1"), (sandbox.bash, "true")):
+            while not (await call(line, timeout=1)).ok:
+                pass
+
+    arena.attack(attack)
+
+
+@BOTH
 def test_nothing_can_be_traced_or_taken_from_ours(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         code = OURS + (
