@@ -1,9 +1,9 @@
 """The script that is PID 1 of a bubblewrap sandbox: ``enter.py PLAN SUPERVISOR [flags]``.
 
-It mounts the writable folders, opens the kernel's diagnosis of sockets, drops the capabilities that
-this took, applies the filter of system calls, and becomes the supervisor. Bubblewrap itself cannot
-limit the number of files in a folder. The script is passed as an argument, so that nothing inside
-can replace it, and runs in Python 3.9.
+It mounts the writable folders and the terminals, opens the kernel's diagnosis of sockets, drops the
+capabilities that this took, applies the filter of system calls, and becomes the supervisor.
+Bubblewrap itself cannot limit the number of files in a folder, or of terminals. The script is
+passed as an argument, so that nothing inside can replace it, and runs in Python 3.9.
 
 ``PLAN`` is JSON: ``folders`` are paths with mount options of tmpfs, ``cores`` are the processor's,
 ``filter`` is base64.
@@ -19,11 +19,13 @@ import socket
 import sys
 
 CLONE_NEWNS = 0x20000
-MS_NOSUID, MS_NODEV = 2, 4
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 PR_CAPBSET_DROP, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 24, 22, 2
 AF_NETLINK, NETLINK_SOCK_DIAG = 16, 4
 CAP_SETPCAP, CAP_SYS_ADMIN = 8, 21
 CAPABILITY_VERSION = 0x20080522
+# The machine has some thousand pseudo-terminals; bubblewrap's own mount gives all to whoever asks.
+TERMINALS = b"newinstance,ptmxmode=0666,mode=0620,max=64"
 OOM_SCORE = "500"  # if the machine itself runs out, sandboxes go before the trainer
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,6 +53,8 @@ def main() -> None:
             b"tmpfs", path.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options.encode()
         )
         require(made, f"cannot mount {path}")
+    made = _libc.mount(b"devpts", b"/dev/pts", b"devpts", MS_NOSUID | MS_NOEXEC, TERMINALS)
+    require(made, "cannot mount /dev/pts")
     for capability in (CAP_SYS_ADMIN, CAP_SETPCAP):
         dropped = _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
         require(dropped, f"cannot drop capability {capability}")

@@ -237,6 +237,25 @@ def test_descriptors_under_way_leave_some_to_whoever_has_the_same_user_outside()
 
 
 @needs_bubblewrap
+def test_no_sandbox_takes_the_terminals_of_others() -> None:
+    code = (
+        "import os\n"
+        "held = []\n"
+        "try:\n"
+        "    while len(held) < 200: held.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))\n"
+        "except OSError: pass\n"
+        "print(len(held))"
+    )
+
+    async def body(box: BubblewrapSandbox) -> None:
+        assert (await box.exec(["python3", "-c", code])).stdout == "64\n"
+        talk = "import pty\npty.spawn(['sh', '-c', 'test -t 1 && echo terminal'])"
+        assert "terminal" in (await box.exec(["python3", "-c", talk])).stdout
+
+    inside(body)
+
+
+@needs_bubblewrap
 def test_memory_that_is_shared_has_a_file() -> None:
     code = (
         "import mmap, os, socket\n"
