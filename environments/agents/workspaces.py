@@ -31,8 +31,6 @@ PASSED_ON = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "SYSTEMROOT"),
 )
 _FILES = ".vf"  # in a sandbox's working directory, what the program is given
-_KILL = ["python3", "-I", "-S", "-c", "import os; os.getuid() and os.kill(-1, 9)"]
-_TRIES = 5
 _LONGEST = 7 * 24 * 3600.0  # seconds: who waits has a clock of its own
 
 
@@ -237,15 +235,11 @@ class SandboxWorkspace:
         return path
 
     async def stop(self) -> None:
-        """Kill all of the sandbox's user: a daemon would see the next program's key and files."""
-        from vf.sandbox.container.docker_sandbox import DockerSandbox
+        """Kill what the program left running: it would see the next program's key and files."""
+        from vf.sandbox.session_sandbox import SessionSandbox
 
-        if not isinstance(self.sandbox, DockerSandbox):
-            return  # on this machine it would be all of its user's processes, ours among them
-        for _ in range(_TRIES):  # a daemon can kill the killer
-            if (await self.sandbox.exec(_KILL)).ok:
-                return
-        raise OSError("what the program has started cannot be ended")
+        if isinstance(self.sandbox, SessionSandbox):
+            await self.sandbox.end_programs()
 
     async def own_files(self, command: Sequence[str]) -> list[str]:
         """Put those of a copied folder back, and write others where no program has been."""

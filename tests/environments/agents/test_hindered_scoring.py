@@ -106,6 +106,8 @@ DAEMON = f"""
 import glob
 if os.fork() == 0:
     os.setsid()
+    for fd in range(3):
+        os.close(fd)
     while True:
         for path in glob.glob("**/score.py", recursive=True, include_hidden=True):
             try:
@@ -115,9 +117,17 @@ if os.fork() == 0:
 """
 
 
-@pytest.mark.docker
+@pytest.mark.parametrize(
+    "sandbox",
+    [
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+        LOCAL,
+    ],
+    ids=["docker", "bubblewrap", "local"],
+)
 def test_a_daemon_does_not_see_how_it_is_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "score.py").write_text(REPORT)
@@ -125,7 +135,7 @@ def test_a_daemon_does_not_see_how_it_is_scored(
     environment = agent(
         ["python", "agent.py"],
         score_command=["python", "score.py"],
-        sandbox="docker",
+        sandbox=sandbox,
         rubric=None,
     )
     trace = play(environment)
