@@ -26,6 +26,7 @@ from vf.sandbox.contract import OpenSandbox, Sandbox
 MODULES = [module for known in SPLITS.values() for module in known]
 BUGS = [(module, bug) for module in MODULES for bug in module.bugs]
 SOURCES = {module.name: module.source for module in MODULES}
+MIB = 2**20
 UNITTEST = ["python3", "-m", "unittest"]
 
 
@@ -250,6 +251,16 @@ CHEATS: dict[str, list[str]] = {
 }
 QUICK = ["deletes the tests", "sitecustomize", "patches the grader"]
 OTHERS = [cheat for cheat in CHEATS if cheat not in QUICK]
+
+
+@pytest.mark.bubblewrap
+def test_source_that_is_too_large_to_be_graded_earns_nothing() -> None:
+    env = RepoFix({"backend": "bubblewrap", "workspace": 2 * MIB, "tmp": MIB})
+    task = next(iter(env.tasks("eval")))
+    package = task.info["package"]
+    sparse = bash(f"for i in $(seq 40); do truncate -s 99999 {package}/large$i.py; done")
+    trace = play(env, task, sparse, "Done.")
+    assert (trace.error, trace.reward) == (None, 0.0)
 
 
 @pytest.mark.parametrize("cheats", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)])
