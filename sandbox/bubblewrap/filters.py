@@ -18,7 +18,7 @@ from vf.sandbox.seccomp import EPERM, seccomp_profile
 
 LIBRARY = "libseccomp.so.2"
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # SCMP_ACT_*
-COMPARISONS = {"SCMP_CMP_EQ": 4, "SCMP_CMP_MASKED_EQ": 7}
+COMPARISONS = {"SCMP_CMP_NE": 1, "SCMP_CMP_EQ": 4, "SCMP_CMP_MASKED_EQ": 7}
 # Calls that hold memory that no process has mapped: no sum over processes would count it. Shared
 # memory without a file stays when it leaves every process (MADV_DONTNEED); a pipe holds the huge
 # page that a small part of it came from. And the call that would add cores.
@@ -31,6 +31,15 @@ UNCOUNTED = (
     "vmsplice",
     "sched_setaffinity",
 )
+# Calls about limits and priorities, with the arguments that must be 0: those that name another
+# process. A supervisor that only runs when the processor is idle never ends what keeps it busy.
+OF_ITSELF = {
+    "prlimit64": (0,),
+    "setpriority": (0, 1),
+    "sched_setscheduler": (0,),
+    "sched_setparam": (0,),
+    "sched_setattr": (0,),
+}
 SHARED_WITHOUT_FILE = 0x21  # MAP_SHARED and MAP_ANONYMOUS
 SOL_SOCKET, SO_SNDBUF, SO_RCVBUF = 1, 7, 8
 
@@ -70,6 +79,10 @@ def program_filter() -> bytes:
         {"names": UNCOUNTED, "action": "SCMP_ACT_ERRNO"},
         {"names": ["mmap"], "action": "SCMP_ACT_ERRNO", "args": [shared]},
     ]
+    for name, indices in OF_ITSELF.items():
+        for index in indices:
+            other = {"index": index, "op": "SCMP_CMP_NE", "value": 0}
+            rules.append({"names": [name], "action": "SCMP_ACT_ERRNO", "args": [other]})
     for option in (SO_SNDBUF, SO_RCVBUF):
         arguments = [
             {"index": 1, "op": "SCMP_CMP_EQ", "value": SOL_SOCKET},
