@@ -130,7 +130,7 @@ def _runs(
     added = [0, *accumulate(row.new for row in rows)]
     whole = [0, *accumulate(lengths)]
     best = [0]  # of the first so many rows
-    costs: list[int] = []  # of all up to a run from a row on, less what rows to its end add
+    costs: list[int] = []  # of all up to a run from a row on, less what rows up to there add
     begins = []
     first = 0  # start of the longest run that is within the limits
     starts: deque[int] = deque()  # from there on, the least costly first
