@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from itertools import combinations, product
 from pathlib import Path
@@ -257,6 +258,14 @@ def vf_config() -> Any:
     from pathlib import Path
 
     return Path(__file__).parents[2] / "configs" / "quickstart.toml"
+
+
+def test_garbage_is_collected_less_often_until_the_trainer_is_closed(make_trainer: Any) -> None:
+    before = gc.get_threshold()
+    trainer: RLTrainer = make_trainer()
+    assert gc.get_threshold()[0] > before[0]
+    trainer.close()
+    assert gc.get_threshold() == before
 
 
 def test_refilled_groups_are_trained_on(make_trainer: Any) -> None:

@@ -18,6 +18,7 @@ from vf.evaluation.evaluate import Evaluation
 from vf.inference.engine import Engine
 from vf.inference.token_client import TokenClient
 from vf.runtime.errors import TrainingError
+from vf.runtime.garbage import fewer_collections
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 from vf.traces.writer import TraceWriter
@@ -86,6 +87,8 @@ class Collector:
         self._ended: Counter[int] = Counter()  # rollouts by step
         self._evaluation: tuple[Future[dict[str, Evaluation]], TraceStore] | None = None
         self._stopped = False
+        self._collections = ExitStack()
+        self._collections.enter_context(fewer_collections())  # rollouts run in this process, too
         self._writer = TraceWriter()
         self._loop = BackgroundLoop()
         self._fleet = fleet
@@ -195,6 +198,7 @@ class Collector:
         if self._evaluation is not None:
             self._evaluation[0].cancel()
         with ExitStack() as stack:  # the last is first; each also where one before it failed
+            stack.callback(self._collections.close)
             for store in self._stores.values():
                 stack.callback(store.close)
             stack.callback(self._writer.stop)
