@@ -8,8 +8,15 @@ from typing import Any
 from vf.bridges.seeded_games import game_seeds
 from vf.bridges.textarena.games import check_game
 from vf.bridges.textarena.match import BUGS, Match, Results, Worth, failed_at
-from vf.bridges.textarena.players import RANDOM, Opponent, Player, check_opponent, opened
-from vf.bridges.textarena.random_player import RandomPlayer, check_random
+from vf.bridges.textarena.players import (
+    RANDOM,
+    Opponent,
+    Player,
+    RandomPlayer,
+    check_opponent,
+    check_random,
+    opened,
+)
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import split_sizes
 from vf.rubrics.rubric import Rubric

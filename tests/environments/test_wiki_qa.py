@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.bundled.qa_file import read_questions
-from vf.environments.bundled.wiki_qa import WikiQA
+from vf.environments.bundled.wiki_qa import WikiQA, read_questions
 from vf.runtime.calling import call
 from vf.tools.search.build import build_index
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.viewer.pages import append, line, make_run
-from vf.viewer.find import find
 from vf.viewer.runs import RunReader, columns, names_of
-from vf.viewer.watch import Event, Watch
+from vf.viewer.watch import Event, Watch, find
 
 
 def named(events: list[Event], name: str) -> list[Any]:

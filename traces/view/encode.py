@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import sys
 import zlib
 from array import array
@@ -14,13 +15,21 @@ from typing import Any
 
 from vf.traces.learned import Learned
 from vf.traces.trace import Branch, Trace
-from vf.traces.view.answers import expected_answer, stated_answer
 
 PREVIEW = 200  # characters
 LOGPROB_STEP = 0.001  # nats; what the page can tell apart
 UNUSUAL = 0xFFFF  # stands for a logprob that does not fit, and is given in words
 
 _EXACT = 2**53  # JavaScript counts exactly up to here
+_SEARCHED = 20_000  # characters at the end of a reply
+
+# Each is linear in the length of the text, whatever the text is.
+_FORMS = (
+    re.compile(r"answer:[ \t*]*([^\n]*)", re.IGNORECASE),
+    re.compile(r"<answer>([^<]*)</answer>", re.IGNORECASE),
+    re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}"),
+    re.compile(r'"answer"\s*:\s*("(?:[^"\\]|\\.)*"|[^\s,}]+)'),
+)
 
 
 def row_of(trace: Trace) -> dict[str, Any]:
@@ -165,3 +174,23 @@ def _branch(branch: Branch) -> tuple[dict[str, Any], bytes]:
 
 def _runs(values: Sequence[int]) -> list[list[Any]]:
     return [[strict(value), len(list(run))] for value, run in groupby(values)]
+
+
+def expected_answer(answer: Any) -> str:
+    """Return a task's answer as text: JSON if it is not text, and empty if there is none."""
+    if answer is None or isinstance(answer, str):
+        return answer or ""
+    return json.dumps(answer, ensure_ascii=False, default=str)
+
+
+def stated_answer(reply: str) -> str:
+    r"""Return the last answer that a reply states in one of the usual forms; empty without one.
+
+    The forms are ``Answer: 5``, ``\boxed{5}``, ``<answer>5</answer>`` and ``{"answer": 5}``. An
+    environment may read replies otherwise: what counts is its reward.
+    """
+    matches = [match for form in _FORMS for match in form.finditer(reply[-_SEARCHED:])]
+    if not matches:
+        return ""
+    stated: str = max(matches, key=lambda match: match.start())[1]
+    return stated.strip().strip('*"').strip()

@@ -101,7 +101,7 @@ def alive(api: ApiClient) -> dict[str, int]:
 def test_a_hundred_tenants_leave_no_memory_behind(
     api: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vf.trainer.tinker_api.snapshots.RESIDENT", 1)
+    monkeypatch.setattr("vf.trainer.tinker_api.registry.RESIDENT", 1)
     before = alive(api)
     for number in range(100):
         session = api.session()

@@ -172,7 +172,7 @@ def test_a_checkpoint_is_sampled_by_its_path(api: ApiClient) -> None:
 def test_adapters_that_were_put_on_the_disk_are_read_again(
     api: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vf.trainer.tinker_api.snapshots.RESIDENT", 1)
+    monkeypatch.setattr("vf.trainer.tinker_api.registry.RESIDENT", 1)
     model = api.model()
     losses(api, model, 3)
     samplers = [snapshot(api, model)]
