@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -349,22 +348,6 @@ def test_bad_input(arguments: dict[str, Any], told: str, monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match="textarena") as caught:
         TextArena(**{"game": "TicTacToe-v0", **arguments})
     assert told in str(caught.value)
-
-
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vf.runtime.extras.version", lambda package: "0.6.0")
-    with pytest.raises(ConfigError, match=r"textarena 0\.6\.0 is not supported, but 0\.7\.4"):
-        TextArena("TicTacToe-v0")
-
-
-def test_without_the_package_the_extra_is_named() -> None:
-    code = (
-        "import sys; sys.modules['textarena'] = None\n"
-        "from vf.bridges.textarena.environment import TextArena\n"
-        "TextArena('TicTacToe-v0')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install 'vf-rl[textarena]'" in done.stderr
 
 
 def test_the_wrappers_of_actions_are_kept_and_those_of_observations_stepped_round() -> None:

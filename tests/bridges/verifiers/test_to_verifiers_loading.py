@@ -13,7 +13,6 @@ import pytest
 
 import vf
 from tests.late import Late
-from vf.bridges.verifiers import to_verifiers as expose
 from vf.environments import registry
 
 command, loaders = Late("verifiers.v1.cli.eval.main"), Late("verifiers.v1.utils.loaders")
@@ -121,21 +120,6 @@ def test_self_play_whose_reward_is_the_mean_of_both_sides_is_refused() -> None:
     ):
         list(taskset(environment="tic-tac-toe", args=args).load())
     assert list(taskset(environment="tic-tac-toe", args={"opponents": {"r": "random"}}).load())
-
-
-def test_without_verifiers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    expose._plugin.cache_clear()
-    monkeypatch.setitem(sys.modules, "verifiers", None)
-    with pytest.raises(vf.ConfigError, match=re.escape("pip install 'vf-rl[verifiers]'")):
-        vf.to_verifiers("calculator")
-
-
-@pytest.mark.parametrize("found", ["0.2.1", "0.5.0", "1.0"])
-def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expose._plugin.cache_clear()
-    monkeypatch.setattr("vf.runtime.extras.version", lambda package: found)
-    with pytest.raises(vf.ConfigError, match=rf"verifiers {found} is not supported, but 0\.3\.1"):
-        vf.to_verifiers("calculator")
 
 
 def test_arguments_that_are_not_json_are_refused() -> None:
