@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import vf
-from tests.evaluation.commands import START, call, environ, results, run, traces
+from tests.evaluation.commands import call, results, run, traces
 from tests.evaluation.stand_in import MODEL, standing
 from vf.evaluation.progress import Progress
 from vf.evaluation.tally import Tally
@@ -199,26 +197,6 @@ def test_a_terminal_shows_a_live_bar_with_the_time_left(capsys: Capsys) -> None:
     assert "left" in shown
     assert "images: 3 of 9 ready, 1 failed; making a, b" in shown
     assert "reward 0.250  success 100.0%" in shown
-
-
-def test_help_loads_nothing_heavy() -> None:
-    code = (
-        "import sys\n"
-        "from vf.evaluation.commands.eval import build_parser\n"
-        "text = build_parser().format_help()\n"
-        "heavy = [m for m in ('torch', 'transformers', 'openai', 'aiohttp', 'pydantic', 'rich') "
-        "if m in sys.modules]\n"
-        "assert 'examples:' in text and 'vf-rl eval calculator -m tiny' in text\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environ()
-    )
-    assert done.returncode == 0, done.stderr
-    help_ = subprocess.run(
-        [*START, "--help"], capture_output=True, text=True, timeout=60, env=environ()
-    )
-    assert help_.returncode == 0
 
 
 NOISY = """

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from vf.runtime.errors import ConfigError
+from vf.sandbox.commands.sandbox import main
 from vf.sandbox.container import doctor
 from vf.sandbox.container.docker_engine import (
     Engine,
@@ -127,16 +128,14 @@ def test_missing_permission_is_reported() -> None:
     assert "usermod -aG docker" in done.stdout
 
 
-def test_without_the_sdk_the_message_names_the_extra() -> None:
-    code = (
-        "import sys; sys.modules['docker'] = None\n"
-        "from vf.sandbox.commands.sandbox import main\n"
-        "sys.exit(main(['ps']))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "pip install 'vf-rl[sandbox]'" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_without_the_sdk_the_message_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "docker", None)
+    assert main(["ps"]) == 2
+    error = capsys.readouterr().err
+    assert "pip install 'vf-rl[sandbox]'" in error
+    assert "Traceback" not in error
 
 
 @pytest.mark.parametrize(
