@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from vf.evaluation.eval_config import slug, with_defaults
+from vf.runtime.durable import append_lines
 from vf.runtime.errors import ConfigError
 from vf.runtime.parse import parse_json
 from vf.traces.store import DamagedLine, TraceStore
@@ -129,10 +130,7 @@ def _repair(traces: Path) -> int:
     if damaged:
         aside, kept = traces.parent / "failed" / DAMAGED, traces.parent / "traces.tmp"
         aside.parent.mkdir(exist_ok=True)
-        with aside.open("ab") as file:
-            file.writelines(line + b"\n" for line in damaged)
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(aside, damaged)
         kept.write_bytes(b"".join(line + b"\n" for line in lines if _is_whole(line)))
         kept.replace(traces)
     return len(damaged)

@@ -69,6 +69,18 @@ def exit_if_left_behind(code: int) -> None:
 
 
 def _start(work: Callable[[], T]) -> Future[T]:
+    future = in_daemon_thread(work, "vf-loading")
+    _started.add(future)
+    return future
+
+
+def in_daemon_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Do work that may never return in a thread that does not outlive the process.
+
+    Args:
+        work: The function to call.
+        name: The thread's name.
+    """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # from here on, nobody cancels it
 
@@ -78,6 +90,5 @@ def _start(work: Callable[[], T]) -> Future[T]:
         except BaseException as error:
             future.set_exception(error)
 
-    _started.add(future)
-    threading.Thread(target=run, name="vf-loading", daemon=True).start()
+    threading.Thread(target=run, name=name, daemon=True).start()
     return future

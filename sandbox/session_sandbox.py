@@ -95,12 +95,9 @@ class SessionSandbox(ABC):
     ) -> Process:
         """Start a program in the background; see :meth:`Sandbox.start`."""
         self._used |= self.alive
-        try:
-            process = await self._ask(
-                lambda session: session.start(cmd, cwd=cwd, env=env, user=user)
-            )
-        except Ended as end:
-            raise OSError(errno.EIO, str(end)) from None
+        process = await self._operate(
+            lambda session: session.start(cmd, cwd=cwd, env=env, user=user)
+        )
         return SandboxProcess(self, process)
 
     async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
@@ -113,17 +110,13 @@ class SessionSandbox(ABC):
 
     async def read_file(self, path: str, *, max_bytes: int = 50 * 2**20) -> bytes:
         """Return a file's content; see :meth:`Sandbox.read_file`."""
-        try:
-            return await self._ask(lambda session: session.read_file(path, max_bytes=max_bytes))
-        except Ended as end:
-            raise FileNotFoundError(errno.ENOENT, str(end), path) from None
+        return await self._operate(
+            lambda session: session.read_file(path, max_bytes=max_bytes), path, errno.ENOENT
+        )
 
     async def write_file(self, path: str, content: str | bytes) -> None:
         """Write a file; see :meth:`Sandbox.write_file`."""
-        try:
-            await self._ask(lambda session: session.write_file(path, content))
-        except Ended as end:
-            raise OSError(errno.EIO, str(end), path) from None
+        await self._operate(lambda session: session.write_file(path, content), path)
 
     async def upload(
         self,
@@ -135,10 +128,7 @@ class SessionSandbox(ABC):
     ) -> None:
         """Copy a folder of this machine into the sandbox; see :meth:`Sandbox.upload`."""
         data = await asyncio.to_thread(pack, folder, leave_out, max_bytes)
-        try:
-            await self._ask(lambda session: session.unpack(to, data))
-        except Ended as end:
-            raise OSError(errno.EIO, str(end), to) from None
+        await self._operate(lambda session: session.unpack(to, data), to)
 
     async def download(
         self,
@@ -149,12 +139,11 @@ class SessionSandbox(ABC):
         max_bytes: int = 64 * 2**20,
     ) -> None:
         """Copy a folder of the sandbox to this machine; see :meth:`Sandbox.download`."""
-        try:
-            data = await self._ask(
-                lambda session: session.pack(path, leave_out=leave_out, max_bytes=max_bytes)
-            )
-        except Ended as end:
-            raise FileNotFoundError(errno.ENOENT, str(end), path) from None
+        data = await self._operate(
+            lambda session: session.pack(path, leave_out=leave_out, max_bytes=max_bytes),
+            path,
+            errno.ENOENT,
+        )
         await asyncio.to_thread(_unpack, data, path, to)
 
     async def snapshot(self) -> str:
@@ -163,17 +152,11 @@ class SessionSandbox(ABC):
 
     async def end_programs(self) -> None:
         """Kill every program that runs; see :meth:`~vf.sandbox.audit.Auditable.end_programs`."""
-        try:
-            await self._ask(lambda session: session.end_programs())
-        except Ended as end:
-            raise OSError(errno.EIO, str(end)) from None
+        await self._operate(lambda session: session.end_programs())
 
     async def forward(self, address: Address, *, port: int = 0) -> int:
         """Let programs inside reach one address; see :meth:`Sandbox.forward`."""
-        try:
-            return await self._ask(lambda session: session.forward(address, port=port))
-        except Ended as end:
-            raise OSError(errno.EIO, str(end)) from None
+        return await self._operate(lambda session: session.forward(address, port=port))
 
     async def close(self) -> None:
         """End it with everything in it. Safe to call twice.
@@ -238,6 +221,18 @@ class SessionSandbox(ABC):
             except SandboxError as error:
                 raise await self.judged(error) from None
         raise await self.judged(SandboxError("it was lost before"))
+
+    async def _operate(
+        self,
+        call: Callable[[Session], Awaitable[T]],
+        path: str | None = None,
+        code: int = errno.EIO,
+    ) -> T:
+        """Call the session; in a sandbox that has ended, the operation fails as an OSError."""
+        try:
+            return await self._ask(call)
+        except Ended as end:
+            raise OSError(code, str(end), path) from None
 
     async def judged(self, error: SandboxError) -> Ended | SandboxError:
         """Return the error for the loss of the session."""

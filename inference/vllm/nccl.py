@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +11,7 @@ from vf.inference.ports import choose_port
 from vf.inference.serving import Serving
 from vf.inference.vllm.admin import Admin, swapped
 from vf.runtime.errors import EngineError, VfError
+from vf.runtime.uninterruptible import in_daemon_thread
 
 JOIN_SECONDS = 360.0  # a worker waits 300 s for the trainer
 BUFFER_BYTES = 2**30  # tensors are sent in buffers that are flushed beyond this size
@@ -114,10 +113,11 @@ class NcclPublisher:
             "packed_buffer_size_bytes": BUFFER_BYTES,
             "packed_num_buffers": BUFFERS,
         }
-        invited = _beside(
-            lambda: self._admin.post("/init_weight_transfer_engine", {"init_info": init_info})
+        invited = in_daemon_thread(
+            lambda: self._admin.post("/init_weight_transfer_engine", {"init_info": init_info}),
+            "vf-nccl",
         )
-        joined = _beside(join)
+        joined = in_daemon_thread(join, "vf-nccl")
         done, late = wait([invited, joined], JOIN_SECONDS, return_when=FIRST_EXCEPTION)
         for ended in done:
             ended.result()
@@ -131,7 +131,7 @@ class NcclPublisher:
         from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_producer
 
         self._admin.post("/start_weight_update")
-        received = _beside(self._receive)
+        received = in_daemon_thread(self._receive, "vf-nccl")
         with torch.cuda.device(self._group.device):
             torch.cuda.synchronize()  # the packing streams do not wait for the optimizer's
             packed_nccl_broadcast_producer(
@@ -159,17 +159,3 @@ class NcclPublisher:
         if group is not None:
             with suppress(Exception):  # it may be gone already
                 group.destroy()
-
-
-def _beside(work: Callable[[], Any]) -> Future[Any]:
-    """Run something that may never return in a thread that does not outlive the process."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="vf-nccl", daemon=True).start()
-    return future

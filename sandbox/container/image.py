@@ -123,8 +123,8 @@ def build(
     if base is not None:
         _fetch(engine, base)
         start = base
-    elif _reachable(engine, BASE):
-        start = _with_git(engine, BASE)
+    elif _reachable(engine):
+        start = _with_git(engine)
     else:
         log.info("no registry answers: making a Debian here")
         start = f"vf-sandbox-base:{suite}-{RECIPE}"
@@ -158,9 +158,9 @@ def _label(engine: Engine, tag: str) -> str | None:
     return label
 
 
-def _reachable(engine: Engine, image: str) -> bool:
+def _reachable(engine: Engine) -> bool:
     try:
-        _fetch(engine, image)
+        _fetch(engine, BASE)
     except ImageMissing:
         return False
     return True
@@ -212,13 +212,13 @@ def debootstrap(engine: Engine, tag: str, suite: str = SUITE) -> None:
         )
 
 
-def _with_git(engine: Engine, image: str) -> str:
-    """Add Git to an image of Debian's that has a package manager; the engine needs the network."""
-    tag = f"vf-sandbox-base:{image.rpartition(':')[2]}-{RECIPE}"
+def _with_git(engine: Engine) -> str:
+    """Add Git to Debian's image with a package manager; the engine needs the network."""
+    tag = f"vf-sandbox-base:{BASE.rpartition(':')[2]}-{RECIPE}"
     if inspected(engine, tag) is None:
-        log.info("adding git to %s", image)
+        log.info("adding git to %s", BASE)
         with temporary_folder("image") as folder:
-            (folder / "Dockerfile").write_text(f"FROM {image}\nRUN {INSTALL_GIT}\n")
+            (folder / "Dockerfile").write_text(f"FROM {BASE}\nRUN {INSTALL_GIT}\n")
             _build(engine, folder, tag, network="default")
     return tag
 

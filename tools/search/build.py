@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vf.runtime.durable import sync
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
 from vf.runtime.signals import is_alive
@@ -206,11 +207,7 @@ def _finish(folder: Path) -> None:
     for path in folder.iterdir():
         path.chmod(mode)
     for path in [*folder.iterdir(), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)
 
 
 def _move(folder: Path, target: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vf.runtime.durable import sync
 from vf.runtime.errors import ConfigError
 from vf.traces.export.openai_chat import chat_lines
 from vf.traces.export.parquet import ENDING, ParquetTraces, Unfit
@@ -113,8 +114,7 @@ def _whole(output: Path) -> Iterator[Path]:
     temporary = output.with_name(f".writing-{output.name}-{os.getpid()}")
     try:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         temporary.rename(output)
     finally:
         temporary.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from vf.runtime.durable import append_lines
 from vf.runtime.errors import ConfigError
 from vf.runtime.parse import parse_json
 from vf.runtime.visible import VisibleFormatter
@@ -180,10 +181,7 @@ class RunFolder:
         if again:
             self._write_metrics([*self.read_metrics()[:-1], line])
             return
-        with self.metrics.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(self.metrics, [json.dumps(line).encode()])
 
     def _write_metrics(self, lines: Sequence[Mapping[str, float | None]]) -> None:
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
@@ -210,10 +208,7 @@ class RunFolder:
         damaged = {n: line for n, line in self._metrics_lines() if isinstance(line, bytes)}
         if damaged:
             aside = self.metrics.with_name("metrics.damaged")
-            with aside.open("ab") as file:
-                file.writelines(line + b"\n" for line in damaged.values())
-                file.flush()
-                os.fsync(file.fileno())
+            append_lines(aside, damaged.values())
             lines = ", ".join(map(str, damaged))
             message = "%s: lines %s cannot be read, and are put aside in %s"
             log.warning(message, self.metrics, lines, aside)

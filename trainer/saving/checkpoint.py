@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import random
 import shutil
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from safetensors import SafetensorError
 
+from vf.runtime.durable import sync
 from vf.runtime.errors import CheckpointError, ConfigError, InfrastructureError
 from vf.traces.image_files import keep_images
 from vf.traces.store import DamagedLine, TraceStore
@@ -133,9 +133,9 @@ def begin_checkpoint(
                 (temporary / name).write_bytes(text)
             keep_images(images, temporary)
             for file in temporary.rglob("*"):
-                _sync(file)
+                sync(file)
             temporary.rename(target)
-            _sync(folder)
+            sync(folder)
         except (OSError, RuntimeError, SafetensorError, InfrastructureError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise _unwritten(target, error) from error
@@ -276,14 +276,6 @@ def _random_states() -> dict[str, Any]:
 
 def _unwritten(target: Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"the checkpoint {target} could not be written: {error}")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from vf.inference.model_files import save_module
 from vf.inference.rendering.renderer import Renderer
+from vf.runtime.durable import sync
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.sharding.checkpoint_shards import PARAMETERS
 from vf.trainer.saving.checkpoint import open_tensors
@@ -180,8 +181,7 @@ def _whole(target: Path) -> Iterator[Path]:
         readable = writing.stat().st_mode & 0o666  # safetensors writes files for the owner only
         for file in writing.rglob("*"):
             file.chmod(readable)
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
+            sync(file)
         writing.rename(target)
     except BaseException as error:
         shutil.rmtree(writing, ignore_errors=True)

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from vf.runtime.durable import sync
 from vf.runtime.errors import ConfigError
 from vf.trainer.saving.checkpoint_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
@@ -175,12 +176,12 @@ class Checkpoints:
                 save_file(moments, whole / OPTIMIZER)
             (whole / INFO).write_text(json.dumps(asdict(info)))
             for file in whole.iterdir():
-                _sync(file)
-            _sync(whole)
+                sync(file)
+            sync(whole)
             if target.exists():
                 target.rename(scratch / "replaced")
             whole.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -349,11 +350,3 @@ def _replace(file: Path, content: dict[str, Any]) -> None:
         scratch.flush()
         os.fsync(scratch.fileno())
     os.replace(name, file)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

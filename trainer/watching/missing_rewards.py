@@ -94,12 +94,12 @@ def association(steps: Iterable[StepVoids]) -> float:
     return math.fsum(step.covariance for step in steps) / math.sqrt(variance)
 
 
-def worst_tasks(steps: Iterable[StepVoids], count: int = 3) -> str:
-    """Return the tasks with the most voids and their number, in words."""
+def worst_tasks(steps: Iterable[StepVoids]) -> str:
+    """Return the three tasks with the most voids and their number, in words."""
     total: Counter[str] = Counter()
     for step in steps:
         total.update(step.tasks)
-    return ", ".join(f"{task!r} ({number})" for task, number in total.most_common(count))
+    return ", ".join(f"{task!r} ({number})" for task, number in total.most_common(3))
 
 
 def share_of(steps: Sequence[StepVoids]) -> float:

@@ -116,7 +116,7 @@ class RunView:
             yield _row(self.waiting, width)
             return
         yield Constrain(self._progress(with_times=width >= NARROW), width)
-        rows = [*self._reward(), *_columns(_numbers(self._metrics), width, NUMBER_ROWS)]
+        rows = [*self._reward(), *_columns(_numbers(self._metrics), width)]
         rows += _pack(_times(self._metrics), width, 2)
         if not self.ended:
             rows += [Text(f"! {note}", style=CAUTION) for note in self.notes[-PINNED_NOTES:]]
@@ -187,8 +187,8 @@ def _times(metrics: Metrics) -> list[Text]:
     return [Text.assemble(("last step ", QUIET), f"{total:.1f} s"), *cells] if cells else []
 
 
-def _columns(numbers: list[tuple[str, str]], width: int, most: int) -> list[Text]:
-    """Return numbers in columns of fixed width, in at most ``most`` rows.
+def _columns(numbers: list[tuple[str, str]], width: int) -> list[Text]:
+    """Return numbers in columns of fixed width, in at most ``NUMBER_ROWS`` rows.
 
     So none moves when another changes. What does not fit is left out.
     """
@@ -198,7 +198,7 @@ def _columns(numbers: list[tuple[str, str]], width: int, most: int) -> list[Text
             [Text.assemble((f"{name} ", QUIET), value) for name, value in numbers], width, 1
         )
     rows = []
-    for begin in range(0, min(len(numbers), most * in_a_row), in_a_row):
+    for begin in range(0, min(len(numbers), NUMBER_ROWS * in_a_row), in_a_row):
         row = Text()
         for name, value in numbers[begin : begin + in_a_row]:
             row.append(f"{name:<{NAME_COLUMNS}}", style=QUIET)
