@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.waiting import wait_until
+from vf.sandbox.commands.sandbox import main
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
@@ -29,33 +30,33 @@ def vf_sandbox(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_has_examples_of_every_command() -> None:
-    told = vf_sandbox("--help")
-    assert told.returncode == 0
-    for name in (*COMMANDS, "self-check"):
-        assert f"vf-rl sandbox {name}" in told.stdout
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_shows_how_it_is_used(name: str) -> None:
-    told = vf_sandbox(name, "--help")
-    assert told.returncode == 0
-    assert f"examples:\n  vf-rl sandbox {name}" in told.stdout
+@pytest.mark.parametrize("name", [*COMMANDS, "self-check"])
+def test_help_has_examples_of_every_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, example in (
+        ([], f"vf-rl sandbox {name}"),
+        ([name], f"examples:\n  vf-rl sandbox {name}"),
+    ):
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, "--help"])
+        assert example in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [[], ["pss"], ["ps", "--nonsense"]])
-def test_a_wrong_command_is_a_usage_error(words: list[str]) -> None:
-    told = vf_sandbox(*words)
-    assert told.returncode == 2
-    assert "usage: vf-rl sandbox" in told.stderr
+def test_a_wrong_command_is_a_usage_error(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "usage: vf-rl sandbox" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_without_an_engine_one_line_says_what_to_do(name: str) -> None:
-    of_containers = ["--backend", "docker"] if name == "doctor" else []
-    told = vf_sandbox(name, *of_containers, DOCKER_HOST="unix:///nowhere")
-    assert told.returncode == 2
-    (line,) = (told.stderr + told.stdout).strip().splitlines()
+def test_without_an_engine_one_line_says_what_to_do(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    assert main([name, *(["--backend", "docker"] if name == "doctor" else [])]) == 2
+    (line,) = "".join(capsys.readouterr()).strip().splitlines()
     assert "no container engine answers at unix:///nowhere" in line
     assert "apt-get install docker.io" in line
 
