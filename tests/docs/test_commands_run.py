@@ -52,7 +52,7 @@ ELSEWHERE = {
     rf"{BUILT}vf-rl (sums/sums\.toml|eval --validate sums|export runs/sums-1)": FIRST_NIGHT,
     r"vf-rl eval guess-number -m qwen3-8b": "scripts/first_night.py",
     r"vf-rl serve runs/(run-1|quickstart-1)": "tests/trainer/commands/test_serve.py",
-    r"vf-rl serve tiny --train$": "tests/trainer/tinker_api/test_serve_train.py",
+    r"vf-rl serve tiny --train$": "tests/trainer/commands/test_serve.py",
     r"(vf-rl serve Qwen/|python -m tinker_cookbook\.recipes)": (
         "tests/trainer/tinker_api/test_recipes.py"
     ),

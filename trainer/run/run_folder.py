@@ -19,6 +19,7 @@ from vf.runtime.visible import VisibleFormatter
 from vf.traces.learned import FOLDER
 from vf.traces.store import TraceStore
 from vf.trainer.run.metrics import Metrics
+from vf.trainer.settings.shared import SharedArgs
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +31,9 @@ _OF_INFERENCE = ("transformers", "uvicorn", "vf.inference.embedded")
 _OF_ENVIRONMENT = ("vf.environments",)
 
 
-class _Named(Protocol):
-    output_dir: str
-    run_name: str | None
-
-
 class _Run(Protocol):
     @property
-    def args(self) -> _Named: ...
+    def args(self) -> SharedArgs: ...
 
 
 def choose_folder(config: _Run, stem: str) -> Path:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -139,11 +140,27 @@ def adapter_run(tmp_path: Path) -> Path:
         (["tiny", "--engine", "vllm", "--name", "x"], "--name is for the embedded engine"),
         (["tiny", "--engine", "vllm", "--set", "replicas=2"], "vf-rl serve starts one server"),
         (["tiny", "--max-requests", "0"], "inference.args.max_requests = 0"),
+        (["tiny", "--folder", "x"], "--folder is for --train"),
+        (["tiny", "--api-key-var", "X"], "--api-key-var is for --train"),
+        (["tiny", "--train", "--engine", "vllm"], "--train is for the embedded engine"),
+        (["tiny", "--train", "--host", "0.0.0.0"], "--host 0.0.0.0: others could reach the server"),
+        (["tiny", "--train", "--api-key-var", "VF_NO"], "--api-key-var VF_NO: it is not set"),
+        (["tiny", "--train", "--api-key-var", "HOME"], "keys that do not begin with tml-"),
+        (["tiny", "--train", "--folder", "/proc/none"], "--folder /proc/none: cannot write there"),
+        (["./adapter", "--train"], "is an adapter; write a whole model with vf-rl export"),
     ],
 )
 def test_what_is_wrong_is_reported_in_one_line(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "adapter").mkdir()
+    config = json.dumps({"base_model_name_or_path": "tiny", "r": 4})
+    (tmp_path / "adapter" / "adapter_config.json").write_text(config)
     assert main([*argv, "--port", "0"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -162,3 +179,28 @@ def test_a_port_in_use_is_reported_before_anything_is_loaded(
     assert err.startswith(f"vf-rl serve: cannot listen on port {port} of 127.0.0.1 (")
     assert "Address already in use" in err
     assert "--port, or 0 for a free one" in err
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+def test_a_served_model_is_trained_until_the_server_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    with serving("tiny", "--train", "--folder", str(folder)) as (process, printed):
+        assert printed["model"].startswith("tiny: adapters are trained and sampled")
+        assert printed["checkpoints"] == str(folder)
+        with httpx.Client(base_url=printed["URL"], timeout=60) as http:
+            assert http.get("/api/v1/healthz").json() == {"status": "ok"}
+            [model] = http.get("/api/v1/get_server_capabilities").json()["supported_models"]
+            assert (model["model_name"], model["trainable"]) == ("tiny", True)
+            assert http.get("/v1/models").json()["data"][0]["id"] == "tiny"
+            assert "vf:models 0" in http.get("/metrics").text
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "Traceback" not in out + err
+
+
+def test_help_shows_how_to_train(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "vf-rl serve tiny --train" in capsys.readouterr().out
