@@ -108,33 +108,33 @@ def test_files_are_written_edited_read_and_listed(open_local: OpenSandbox) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        ({"read_file": {"path": "none"}}, "there is no file none"),
-        ({"read_file": {"path": "d"}}, "d is a directory"),
-        ({"read_file": {"path": "d/a/x"}}, "d/a/x"),
-        ({"read_file": {"path": " "}}, "path must not be empty"),
-        ({"read_file": {"path": "d/a", "first_line": 0}}, "must be at least 1"),
-        ({"read_file": {"path": "d/a", "first_line": 9}}, "d/a has only 2 lines"),
-        ({"list_files": {"path": "none"}}, "No such file"),
-        ({"list_files": {"path": "x" * 5000}}, "path is longer than 4096 bytes"),
-        ({"write_file": {"path": "d", "content": "x"}}, "d is a directory"),
-        ({"write_file": {"path": "big", "content": "x" * 2**21}}, "at most 1048576"),
-        ({"edit_file": {"path": "d/a", "old": "", "new": "x"}}, "use write_file"),
-        ({"edit_file": {"path": "d/a", "old": "q", "new": "x"}}, "in d/a 0 times"),
-        ({"edit_file": {"path": "d/a", "old": "l", "new": "x"}}, "in d/a 2 times"),
-        ({"edit_file": {"path": "d/b", "old": "l", "new": "x"}}, "d/b is not UTF-8 text"),
-        ({"edit_file": {"path": "none", "old": "l", "new": "x"}}, "there is no file none"),
-    ],
-)
-def test_a_wrong_call_of_a_file_tool_is_reported(
-    open_local: OpenSandbox, call: dict[str, Any], said: str
-) -> None:
+WRONG_CALLS: list[tuple[dict[str, Any], str]] = [
+    ({"read_file": {"path": "none"}}, "there is no file none"),
+    ({"read_file": {"path": "d"}}, "d is a directory"),
+    ({"read_file": {"path": "d/a/x"}}, "d/a/x"),
+    ({"read_file": {"path": " "}}, "path must not be empty"),
+    ({"read_file": {"path": "d/a", "first_line": 0}}, "must be at least 1"),
+    ({"read_file": {"path": "d/a", "first_line": 9}}, "d/a has only 2 lines"),
+    ({"list_files": {"path": "none"}}, "No such file"),
+    ({"list_files": {"path": "x" * 5000}}, "path is longer than 4096 bytes"),
+    ({"write_file": {"path": "d", "content": "x"}}, "d is a directory"),
+    ({"write_file": {"path": "big", "content": "x" * 2**21}}, "at most 1048576"),
+    ({"edit_file": {"path": "d/a", "old": "", "new": "x"}}, "use write_file"),
+    ({"edit_file": {"path": "d/a", "old": "q", "new": "x"}}, "in d/a 0 times"),
+    ({"edit_file": {"path": "d/a", "old": "l", "new": "x"}}, "in d/a 2 times"),
+    ({"edit_file": {"path": "d/b", "old": "l", "new": "x"}}, "d/b is not UTF-8 text"),
+    ({"edit_file": {"path": "none", "old": "l", "new": "x"}}, "there is no file none"),
+]
+
+
+def test_a_wrong_call_of_a_file_tool_is_reported(open_local: OpenSandbox) -> None:
     prepare = {"bash": {"command": "mkdir d; printf 'l 1\\nl 2\\n' > d/a; printf '\\377' > d/b"}}
-    trace = play(Bench(open_local), prepare, call)
-    assert said in heard(trace)[1]
-    assert trace.tool_events[1].kind == "rejected"
+    bench = Bench(open_local)
+    bench.max_turns = len(WRONG_CALLS) + 2
+    trace = play(bench, prepare, *(call for call, _ in WRONG_CALLS))
+    for (call, said), answer in zip(WRONG_CALLS, heard(trace)[1:], strict=True):
+        assert said in answer, call
+    assert [event.kind for event in trace.tool_events[1:]] == ["rejected"] * len(WRONG_CALLS)
 
 
 class Timed(Bench):

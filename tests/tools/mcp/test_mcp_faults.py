@@ -11,6 +11,7 @@ import pytest
 import vf
 from tests.tools.mcp.servers import COUNT, PLENTY, Desk, odd, play, told, tools
 from vf.runtime.errors import ToolFailure
+from vf.tools.mcp.listing import select
 from vf.tools.mcp.mcp_session import Session
 
 REFUSED = "failed to list its tools"  # mcp 2 reads some of it more closely than mcp 1
@@ -30,42 +31,12 @@ def schema(**schema: Any) -> list[dict[str, Any]]:
     [
         ({"quit": "the licence has run out"}, {}, "the licence has run out"),
         ({"hang": "initialize"}, {"start_timeout": 0.3}, r"did not start within 0\.3 s"),
-        ({"tools": []}, {}, "offers no tools"),
         (
             {"tools": schema(type="array")},
             {},
             f"must be of type 'object', and is of 'array'|{REFUSED}",
         ),
-        (
-            {"tools": listing(inputSchema={})},
-            {},
-            f"must be of type 'object', and is of None|{REFUSED}",
-        ),
-        (
-            {"tools": schema(properties={"a": {"type": "whole"}})},
-            {},
-            "tool 'count': its inputSchema is not a JSON schema.*'whole'",
-        ),
-        ({"tools": schema(properties={"a": {"$ref": "#/$defs/A"}})}, {}, "its inputSchema is not"),
-        (
-            {"tools": schema(properties={"default": {"$ref": "#/$defs/A"}})},
-            {},
-            "its inputSchema is not",
-        ),
-        (
-            {"tools": schema(properties={"a": {"$ref": "http://localhost/a.json"}})},
-            {},
-            "its inputSchema is not",
-        ),
-        ({"tools": schema(properties={"a": {"pattern": "("}})}, {}, "its inputSchema is not"),
-        ({"tools": listing(outputSchema={"type": 5})}, {}, f"its outputSchema is not|{REFUSED}"),
-        ({"tools": listing(name="files.read")}, {}, "'files.read' cannot be a tool's name"),
-        ({"tools": listing(name="")}, {}, "cannot be a tool's name"),
-        ({}, {"prefix": "a b "}, "'a b count' cannot be a tool's name"),
-        ({"tools": [COUNT, COUNT]}, {}, "lists two tools 'count'"),
         ({"tools": [{"name": "no schema"}]}, {}, "failed to list its tools"),
-        ({}, {"include": ["cuont"]}, "no tool 'cuont'. Did you mean 'count'"),
-        ({}, {"exclude": ["other"]}, "no tool 'other'.*It has: count"),
         ({}, {"exclude": ["count"]}, "all of them are excluded"),
     ],
 )
@@ -74,6 +45,43 @@ def test_what_cannot_be_used_is_reported_before_a_run(
 ) -> None:
     with pytest.raises(vf.ConfigError, match=f"(?s){message}"):
         asyncio.run(tools(odd(**told), **settings).check())
+
+
+@pytest.mark.parametrize(
+    ("listed", "settings", "message"),
+    [
+        ([], {}, "offers no tools"),
+        (schema(type="array"), {}, "must be of type 'object', and is of 'array'"),
+        (listing(inputSchema={}), {}, "must be of type 'object', and is of None"),
+        (
+            schema(properties={"a": {"type": "whole"}}),
+            {},
+            "tool 'count': its inputSchema is not a JSON schema.*'whole'",
+        ),
+        (schema(properties={"a": {"$ref": "#/$defs/A"}}), {}, "its inputSchema is not"),
+        (schema(properties={"default": {"$ref": "#/$defs/A"}}), {}, "its inputSchema is not"),
+        (
+            schema(properties={"a": {"$ref": "http://localhost/a.json"}}),
+            {},
+            "its inputSchema is not",
+        ),
+        (schema(properties={"a": {"pattern": "("}}), {}, "its inputSchema is not"),
+        (listing(outputSchema={"type": 5}), {}, "its outputSchema is not"),
+        (listing(name="files.read"), {}, "'files.read' cannot be a tool's name"),
+        (listing(name=""), {}, "cannot be a tool's name"),
+        ([COUNT], {"prefix": "a b "}, "'a b count' cannot be a tool's name"),
+        ([COUNT, COUNT], {}, "lists two tools 'count'"),
+        ([COUNT], {"include": ["cuont"]}, "no tool 'cuont'. Did you mean 'count'"),
+        ([COUNT], {"exclude": ["other"]}, "no tool 'other'.*It has: count"),
+        ([COUNT], {"exclude": ["count"]}, "all of them are excluded"),
+    ],
+)
+def test_what_a_server_lists_must_be_usable(
+    listed: list[dict[str, Any]], settings: dict[str, Any], message: str
+) -> None:
+    selection = {"include": None, "exclude": (), "prefix": "", "where": "the server"} | settings
+    with pytest.raises(vf.ConfigError, match=f"(?s){message}"):
+        select(listed, **selection)
 
 
 def test_a_command_that_is_not_there_is_named() -> None:
