@@ -73,22 +73,21 @@ def test_odd_commands_leave_a_shell_that_works() -> None:
     inside(body)
 
 
-@pytest.mark.parametrize(
-    ("command", "returncode"),
-    [
-        ("set -e; false; echo no", 1),
-        ("set -u; echo $nothing_of_that_name", 1),
-        ("exec echo x", 0),
-        ("kill -9 $$", 137),
-        ("trap 'echo x' EXIT; exit", 0),
-        ("kill -HUP $$", 129),
-    ],
-)
-def test_a_shell_that_ends_is_reported_as_lost_and_replaced(command: str, returncode: int) -> None:
-    result, after = run(f"kept=1; echo x; {command}", "echo $kept fine")
-    assert (result.returncode, result.stdout[:2]) == (returncode, "x\n")
-    assert LOST in result.stderr
-    assert (after.stdout, after.stderr) == ("fine\n", "")
+def test_a_shell_that_ends_is_reported_as_lost_and_replaced() -> None:
+    ends = {
+        "set -e; false; echo no": 1,
+        "set -u; echo $nothing_of_that_name": 1,
+        "exec echo x": 0,
+        "kill -9 $$": 137,
+        "trap 'echo x' EXIT; exit": 0,
+        "kill -HUP $$": 129,
+    }
+    calls = [text for end in ends for text in (f"kept=1; echo x; {end}", "echo $kept fine")]
+    results = run(*calls)
+    for end, result, after in zip(ends, results[::2], results[1::2], strict=True):
+        assert (result.returncode, result.stdout[:2]) == (ends[end], "x\n"), end
+        assert LOST in result.stderr, end
+        assert (after.stdout, after.stderr) == ("fine\n", ""), end
 
 
 HANGING = [
