@@ -11,7 +11,7 @@ import pytest
 import vf
 from tests.tools.mcp.servers import COUNT, PLENTY, Desk, odd, play, told, tools
 from vf.runtime.errors import ToolFailure
-from vf.tools.mcp.listing import select
+from vf.tools.mcp.listing import select, text_of
 from vf.tools.mcp.mcp_session import Session
 
 REFUSED = "failed to list its tools"  # mcp 2 reads some of it more closely than mcp 1
@@ -193,17 +193,13 @@ def test_a_server_that_fails_is_no_fault_of_the_models(
 def test_what_is_not_text_is_named() -> None:
     text = {"uri": "file:///a.txt", "text": "in it"}
     blob = {"uri": "file:///b.png", "blob": "AAAA"}
-    trace = called(
-        {
-            "content": [
-                {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},
-                {"type": "resource", "resource": text},
-                {"type": "resource", "resource": blob},
-                {"type": "resource_link", "uri": "file:///c", "name": "c"},
-            ]
-        }
-    )
-    assert told(trace)[0].splitlines() == [
+    content = [
+        {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},
+        {"type": "resource", "resource": text},
+        {"type": "resource", "resource": blob},
+        {"type": "resource_link", "uri": "file:///c", "name": "c"},
+    ]
+    assert text_of({"content": content}).splitlines() == [
         "[audio of type audio/wav, not shown]",
         "[resource file:///a.txt]",
         "in it",
