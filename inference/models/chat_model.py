@@ -24,7 +24,7 @@ from vf.inference.models.chat_answers import (
 )
 from vf.inference.models.request_fields import Fields, RequestFields, refuses
 from vf.inference.models.tool_images import images_behind
-from vf.inference.parsing import TEXT_CALLS
+from vf.inference.parsing.json_calls import TEXT_CALLS
 from vf.inference.patience import AWAY_SECONDS, Patience
 from vf.inference.rendering.text_tools import in_text
 from vf.inference.wire import CONNECT_SECONDS, Unavailable, retry_after, split_query, words_of

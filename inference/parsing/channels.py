@@ -59,12 +59,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ChannelParser:
-    """Reads rows of messages; see :class:`vf.inference.parsing.Parser`.
+    """Reads rows of messages; see :class:`vf.inference.parsing.parser.Parser`.
 
     Args:
         family: The family's name.
         thinking: The beginning of an answer that opens its reasoning itself.
-        reasoning_opener: See :class:`vf.inference.parsing.Parser`.
+        reasoning_opener: See :class:`vf.inference.parsing.parser.Parser`.
         closer: Pattern of the tokens that end a message.
         thinks: Whether a message is reasoning.
         read: Returns the text of any other message (None if it has none) and its calls.
@@ -81,7 +81,7 @@ class ChannelParser:
     def parse(
         self, text: str, *, id_prefix: str, in_reasoning: bool = False, tools: Tools = ()
     ) -> Message:
-        """Parse one answer; see :meth:`vf.inference.parsing.Parser.parse`."""
+        """Parse one answer; see :meth:`vf.inference.parsing.parser.Parser.parse`."""
         if in_reasoning and not text.lstrip().startswith(self.thinking):
             text = self.reasoning_opener + text
         schemas = parameter_schemas(tools)

@@ -90,7 +90,7 @@ _DECODER = json.JSONDecoder()
 
 
 class LlamaParser:
-    """Reads bare JSON calls; see :class:`vf.inference.parsing.Parser`."""
+    """Reads bare JSON calls; see :class:`vf.inference.parsing.parser.Parser`."""
 
     family = "llama3"
     reasoning_opener = THINK[0]
@@ -99,7 +99,7 @@ class LlamaParser:
     def parse(
         self, text: str, *, id_prefix: str, in_reasoning: bool = False, tools: Tools = ()
     ) -> Message:
-        """Parse one answer; see :meth:`vf.inference.parsing.Parser.parse`."""
+        """Parse one answer; see :meth:`vf.inference.parsing.parser.Parser.parse`."""
         reasoning, text = split_reasoning(text, in_reasoning, *THINK)
         calls: list[ToolCall] = []
         pieces, at, copied = [], 0, 0

@@ -15,7 +15,8 @@ from typing import Any
 
 from vf.inference.model import ToolStyle
 from vf.inference.model_files import resolve_model
-from vf.inference.parsing import Parser, parser_for, text_parser
+from vf.inference.parsing.families import parser_for, text_parser
+from vf.inference.parsing.parser import Parser
 from vf.inference.rendering.chat_template import ChatTemplate
 from vf.inference.rendering.seam import BridgeError, Seams
 from vf.inference.rendering.shipped import load_template

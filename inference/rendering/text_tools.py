@@ -13,7 +13,7 @@ most:
     3
     </tool_response>
 
-:data:`vf.inference.parsing.TEXT_CALLS` reads such calls.
+:data:`vf.inference.parsing.json_calls.TEXT_CALLS` reads such calls.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from docs.make_template_table import tokenizer as family_tokenizer
 from tests.inference.chat_templates import HIDES_TOOLS, STRICT, tokenizer
 from vf.inference.model import ToolStyle
 from vf.inference.model_files import resolve_model
-from vf.inference.parsing import TEXT_CALLS
+from vf.inference.parsing.json_calls import TEXT_CALLS
 from vf.inference.rendering.probe_script import TOOLS
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.shipped import SHIPPED, load_template

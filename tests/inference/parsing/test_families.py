@@ -8,7 +8,7 @@ import pytest
 
 from tests.inference.chat_templates import tokenizer
 from tests.inference.parsing.forms import RENDERED, TEMPLATES, template
-from vf.inference.parsing import PARSERS, parser_for
+from vf.inference.parsing.families import PARSERS, parser_for
 from vf.inference.rendering.renderer import Renderer
 
 # They render no tool calls. If the models are known to make some anyway, the family's parser reads

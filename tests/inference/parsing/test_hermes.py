@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from vf.inference.parsing import PARSERS
+from vf.inference.parsing.families import PARSERS
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.inference.parsing.forms import FORMS, Call, Form, tools_of
-from vf.inference.parsing import PARSERS
+from vf.inference.parsing.families import PARSERS
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.inference.parsing.forms import FORMS, Call, Form, tools_of
-from vf.inference.parsing import PARSERS, TEXT_CALLS
+from vf.inference.parsing.families import PARSERS
+from vf.inference.parsing.json_calls import TEXT_CALLS
 from vf.traces.messages import Message
 
 TAGS = ("<tool_call>", "</tool_call>")

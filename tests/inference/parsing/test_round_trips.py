@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.inference.parsing.forms import ALIKE, FORMS, RENDERED, Call, Form, tools_of
-from vf.inference.parsing import PARSERS
+from vf.inference.parsing.families import PARSERS
 from vf.traces.messages import Message
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.inference.parsing.forms import FORMS, Form, tools_of
 from tests.tools.search.corpus import in_episode, make_index
 from vf.inference.model_files import resolve_model
-from vf.inference.parsing import PARSERS
+from vf.inference.parsing.families import PARSERS
 from vf.inference.rendering.renderer import Renderer
 from vf.tools.search.contract import Document
 from vf.tools.search.markup import escape, shown_id, shown_title
