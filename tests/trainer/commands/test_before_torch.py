@@ -129,7 +129,7 @@ def test_a_signal_during_the_imports_ends_at_once(
         env=beside("transformers", never, tmp_path),
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "importing\n"
+    assert "importing\n" in process.stdout  # a slow machine says before what it waits for
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
