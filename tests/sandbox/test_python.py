@@ -101,23 +101,19 @@ def test_code_that_does_not_stop_is_killed_and_the_state_is_reported_as_lost(cod
     inside(body)
 
 
-@pytest.mark.parametrize(
-    ("code", "returncode"),
-    [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
-        ("import ctypes; ctypes.string_at(0)", 139),
-        ("import os; os.execvp('true', ['true'])", 0),
-        ("import os; os.closerange(3, 200)", 1),
-        ("import os; os.abort()", 134),
-    ],
-)
-def test_an_interpreter_that_ends_is_reported_as_lost_and_replaced(
-    code: str, returncode: int
-) -> None:
-    result, after = run(f"x = 1; print('out')\n{code}", "x")
-    assert (result.returncode, result.stdout) == (returncode, "out\n")
-    assert LOST in result.stderr
-    assert "NameError" in after.stderr
+def test_an_interpreter_that_ends_is_reported_as_lost_and_replaced() -> None:
+    ends = {
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": 137,
+        "import ctypes; ctypes.string_at(0)": 139,
+        "import os; os.execvp('true', ['true'])": 0,
+        "import os; os.closerange(3, 200)": 1,
+        "import os; os.abort()": 134,
+    }
+    results = run(*(text for end in ends for text in (f"x = 1; print('out')\n{end}", "x")))
+    for end, result, after in zip(ends, results[::2], results[1::2], strict=True):
+        assert (result.returncode, result.stdout) == (ends[end], "out\n"), end
+        assert LOST in result.stderr, end
+        assert "NameError" in after.stderr, end
 
 
 def test_one_that_ends_between_calls_is_reported_as_lost_by_the_next() -> None:

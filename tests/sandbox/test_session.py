@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import sys
@@ -35,12 +36,11 @@ def test_a_directory_that_is_not_there_is_a_result() -> None:
     assert "nowhere: No such file or directory" in result.stderr
 
 
-@pytest.mark.parametrize("character", ["ü", "世", "🦀"])
-def test_a_character_that_the_cut_goes_through_is_left_out(character: str) -> None:
+def test_a_character_that_the_cut_goes_through_is_left_out() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        for limit in range(100, 108):
-            code = f"import sys; sys.stdout.write({character!r} * 1000)"
-            result = await box.exec(["python3", "-c", code], max_output=limit)
+        for character, limit in itertools.product("ü世🦀", range(100, 108)):
+            await box.write_file("text", character * 1000)
+            result = await box.exec(["cat", "text"], max_output=limit)
             head, middle, tail = result.stdout.split("\n")
             assert set(head + tail) == {character}
             kept = len((head + tail).encode())
