@@ -3,6 +3,8 @@
 Where every token sees its whole past, one call serves a :class:`Segment`: the queries of the
 segment and of all its descendants, over the segment's keys, causal from the top left, so that
 descendants see all of them. A token's partial results, one per ancestor, are merged.
+Segments without descendants, which the completions of a prompt are, often are many and short: one
+call serves those of about one length (:class:`Leaves`).
 
 Where tokens see a window, a chunk, or where a mask is needed anyway, one call serves a block of
 neighbouring queries of one segment: its keys are the end of the path from the root to the block,
@@ -24,6 +26,10 @@ from vf.trainer.learning.attention.prefix_tree import Segment
 # Queries in a block. Of the keys of w + n positions that n queries with a window of w read, each
 # sees w: small blocks waste less, large ones are fewer calls.
 BLOCK = (64, 1024)
+# Leaves in one call are at most so many tokens shorter than the longest. On a CPU a call for one
+# alone costs as much as some 10,000 scores of a head.
+PADDING = 16
+LEAVES = 4096  # tokens in one call, of which there are copies meanwhile
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +50,35 @@ class Call:
     merges: bool = False
     begins: torch.Tensor | None = None
 
-    def key_indices(self, device: torch.device) -> slice | torch.Tensor:
+    def take(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the queries' part of a tensor ``[K, G, T, ...]``."""
+        return states[:, :, self.queries]
+
+    def put(self, states: torch.Tensor, part: torch.Tensor) -> None:
+        """Store the queries' part of a tensor ``[K, G, T, ...]``."""
+        states[:, :, self.queries] = part
+
+    def take_keys(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the keys' part of a tensor ``[K, 1, T, D]``."""
+        return states[:, :, self._key_indices(states.device)]
+
+    def add(self, states: torch.Tensor, part: torch.Tensor) -> None:
+        """Add to the queries' part of a tensor ``[K, G, T, D]``."""
+        states[:, :, self.queries] += part
+
+    def add_to_keys(self, states: torch.Tensor, part: torch.Tensor) -> None:
+        """Add to the keys' part of a tensor ``[K, 1, T, D]``."""
+        keys = self._key_indices(states.device)
+        if isinstance(keys, slice):
+            states[:, :, keys] += part
+        else:
+            states.index_add_(2, keys, part)
+
+    def real(self, grad: torch.Tensor) -> torch.Tensor:
+        """Return a gradient of the queries' part, 0 behind the ends of leaves."""
+        return grad
+
+    def _key_indices(self, device: torch.device) -> slice | torch.Tensor:
         """Return the indices of the keys, as a slice or as int64 ``[S]``."""
         if len(self.keys) == 1:
             return slice(*self.keys[0])
@@ -61,16 +95,126 @@ class Call:
         return empty_mask(count, keys, like).masked_fill_(hidden, -torch.inf)
 
 
-def segment_calls(segments: Sequence[Segment]) -> tuple[Call, ...]:
-    """Return the calls for tokens that see their whole past."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaves:
+    """One call of the kernel for B segments without descendants, each of which sees itself.
+
+    They are padded at their ends to L tokens, which causal attention hides from those before. The
+    padding is the last token again, so that no score of it is above that token's log-sum-exp. Their
+    tokens are copied, so that the kernel has B·K key heads ``[B * K, G, L, D]``.
+
+    Attributes:
+        places: int64 ``[B * K, L]``, for each token t of a key head k of the layout, t·K + k.
+        kept: int64 ``[N]``, where these are tokens and not padding, by their place among all B·K·L;
+            None if all are.
+        merges: Whether the queries have a partial result already.
+    """
+
+    places: torch.Tensor
+    kept: torch.Tensor | None
+    merges: bool
+
+    def take(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the leaves' part of a tensor ``[K, G, T, ...]``."""
+        rows = states.movedim(2, 0).flatten(0, 1)
+        part = rows.index_select(0, self.places.view(-1))
+        return part.view(*self.places.shape, *part.shape[1:]).transpose(1, 2)
+
+    take_keys = take
+
+    def put(self, states: torch.Tensor, part: torch.Tensor) -> None:
+        """Store the leaves' part of a tensor ``[K, G, T, ...]``, whose tokens are outermost."""
+        places, rows = self._rows(part)
+        states.movedim(2, 0).view(-1, *rows.shape[1:]).index_copy_(0, places, rows)
+
+    def add(self, states: torch.Tensor, part: torch.Tensor) -> None:
+        """Add to the leaves' part of a tensor ``[K, G, T, D]``, whose tokens are outermost."""
+        places, rows = self._rows(part)
+        states.movedim(2, 0).view(-1, *rows.shape[1:]).index_add_(0, places, rows)
+
+    add_to_keys = add
+
+    def _rows(self, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the places of a part's tokens, and what it holds of each, without padding."""
+        places, rows = self.places.view(-1), part.transpose(1, 2).flatten(0, 1)
+        if self.kept is None:
+            return places, rows
+        return places.index_select(0, self.kept), rows.index_select(0, self.kept)
+
+    def real(self, grad: torch.Tensor) -> torch.Tensor:
+        """Return a gradient of the leaves' part, 0 behind their ends."""
+        if self.kept is None:
+            return grad
+        rows = grad.transpose(1, 2).flatten(0, 1)
+        real = torch.zeros_like(rows).index_copy_(0, self.kept, rows.index_select(0, self.kept))
+        return real.view(grad.transpose(1, 2).shape).transpose(1, 2)
+
+    def mask(self, like: torch.Tensor) -> None:
+        """Return None: attention is causal from the top left."""
+
+
+AnyCall = Call | Leaves
+
+
+@lru_cache(maxsize=8)  # layers of a kind share it, in both directions
+def segment_calls(
+    segments: tuple[Segment, ...], kv_heads: int, device: torch.device
+) -> tuple[AnyCall, ...]:
+    """Return the calls for tokens that see their whole past.
+
+    Args:
+        segments: The segments of a prefix tree.
+        kv_heads: Key heads, K.
+        device: The device of the queries.
+    """
     covered, calls = 0, []
+    leaves: dict[bool, list[Segment]] = {False: [], True: []}
     for segment in segments:
         merges = segment.start < covered  # it has ancestors
         covered = max(covered, segment.last)
-        calls.append(
-            Call(slice(segment.start, segment.last), ((segment.start, segment.end),), merges)
-        )
-    return tuple(calls)
+        if segment.last == segment.end:
+            leaves[merges].append(segment)
+        else:
+            calls.append(_segment_call(segment, merges))
+    return *calls, *(
+        _segment_call(run[0], merges) if len(run) == 1 else _leaves(run, merges, kv_heads, device)
+        for merges, own in leaves.items()
+        for run in _alike(own)
+    )
+
+
+def _segment_call(segment: Segment, merges: bool) -> Call:
+    return Call(slice(segment.start, segment.last), ((segment.start, segment.end),), merges)
+
+
+def _alike(leaves: Sequence[Segment]) -> list[list[Segment]]:
+    """Return leaves in runs of about one length, each with its longest first."""
+    runs: list[list[Segment]] = []
+    for leaf in sorted(leaves, key=_length, reverse=True):
+        longest = _length(runs[-1][0]) if runs else 0
+        alike = runs and longest - _length(leaf) <= PADDING
+        if alike and (len(runs[-1]) + 1) * longest <= LEAVES:
+            runs[-1].append(leaf)
+        else:
+            runs.append([leaf])
+    return runs
+
+
+def _length(segment: Segment) -> int:
+    return segment.end - segment.start
+
+
+def _ends(segment: Segment) -> tuple[int, int]:
+    return segment.start, segment.end
+
+
+def _leaves(run: Sequence[Segment], merges: bool, kv_heads: int, device: torch.device) -> Leaves:
+    starts, ends = (torch.tensor(own)[:, None, None] for own in zip(*map(_ends, run), strict=True))
+    tokens = starts + torch.arange(_length(run[0]))
+    heads = torch.arange(kv_heads)[:, None]
+    places = (tokens.minimum(ends - 1) * kv_heads + heads).flatten(0, 1).to(device)
+    kept = (tokens < ends).expand(-1, kv_heads, -1).flatten().nonzero()[:, 0].to(device)
+    return Leaves(places, kept if len(kept) < places.numel() else None, merges)
 
 
 @lru_cache(maxsize=8)  # layers of a kind share it, in both directions

@@ -84,7 +84,7 @@ def fused_backward(
         None,
         query.shape[2],
         key.shape[2],
-        torch.nn.functional.pad(lse, (0, padding), value=float("inf")),
+        torch.nn.functional.pad(lse.contiguous(), (0, padding), value=float("inf")),
         0.0,
         none,
         none,

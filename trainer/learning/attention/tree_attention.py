@@ -24,7 +24,12 @@ from vf.inference.attention_interface import (
     refuse_others,
     scaled_by_position,
 )
-from vf.trainer.learning.attention.kernel_calls import BLOCK, Call, block_calls, segment_calls
+from vf.trainer.learning.attention.kernel_calls import (
+    BLOCK,
+    AnyCall,
+    block_calls,
+    segment_calls,
+)
 from vf.trainer.learning.attention.kernels import (
     capped,
     capped_backward,
@@ -51,29 +56,27 @@ class _TreeAttention(torch.autograd.Function):
         key: torch.Tensor,
         value: torch.Tensor,
         sinks: torch.Tensor | None,
-        calls: Sequence[Call],
+        calls: Sequence[AnyCall],
         scale: float,
         cap: float | None,
         deterministic: bool,
     ) -> torch.Tensor:
-        kv_heads, groups, tokens, width = query.shape
-        out = query.new_zeros(tokens, kv_heads, groups, width).permute(1, 2, 0, 3)
         precision = torch.promote_types(query.dtype, torch.float32)  # the kernels'
-        lse = query.new_zeros(kv_heads, groups, tokens, dtype=precision)
+        out, lse = _zeros(query), _zeros(query[..., 0], precision)
         for call in calls:
-            keys, mask = call.key_indices(query.device), call.mask(query)
-            inputs = query[:, :, call.queries], key[:, :, keys], value[:, :, keys], mask, scale
+            mask = call.mask(query)
+            inputs = call.take(query), call.take_keys(key), call.take_keys(value), mask, scale
             if deterministic:
                 part, part_lse = exact(*inputs)
             else:
                 part, part_lse = fused(*inputs) if cap is None else capped(*inputs, cap)
             if call.merges:
-                before = lse[:, :, call.queries]
+                before = call.take(lse)
                 share = torch.sigmoid(part_lse - before).to(out.dtype)
-                out[:, :, call.queries].lerp_(part, share[..., None])
-                lse[:, :, call.queries] = torch.logaddexp(before, part_lse)
-            else:
-                out[:, :, call.queries], lse[:, :, call.queries] = part, part_lse
+                part = call.take(out).lerp(part, share[..., None])
+                part_lse = torch.logaddexp(before, part_lse)
+            call.put(out, part)
+            call.put(lse, part_lse)
         if sinks is not None:
             total = torch.logaddexp(lse, sinks[..., None].to(precision))
             out.mul_((lse - total).exp_()[..., None].to(out.dtype))
@@ -85,42 +88,42 @@ class _TreeAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, out, lse, sinks = ctx.saved_tensors
-        d_query, d_sinks = torch.zeros_like(query), None
-        d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
+        d_query, d_key, d_value = map(_zeros, (query, key, value))
+        d_sinks = None
         for call in ctx.calls:
-            rows, keys = call.queries, call.key_indices(query.device)
             inputs = (
-                grads[0][:, :, rows],
-                query[:, :, rows],
-                key[:, :, keys],
-                value[:, :, keys],
-                out[:, :, rows],
-                lse[:, :, rows],
+                call.real(call.take(grads[0])),
+                call.take(query),
+                call.take_keys(key),
+                call.take_keys(value),
+                call.take(out),
+                call.take(lse),
                 call.mask(query),
                 ctx.scale,
             )
             cap = ctx.cap
             dq, dk, dv = fused_backward(*inputs) if cap is None else capped_backward(*inputs, cap)
-            if call.merges:
-                d_query[:, :, rows] += dq
-            else:
-                d_query[:, :, rows] = dq
-            for total, part in ((d_key, dk), (d_value, dv)):
-                if isinstance(keys, slice):
-                    total[:, :, keys] += part
-                else:
-                    total.index_add_(2, keys, part)
+            call.add(d_query, dq)
+            call.add_to_keys(d_key, dk)
+            call.add_to_keys(d_value, dv)
         if sinks is not None:
             share = (sinks[..., None] - lse).exp_()
             d_sinks = -(share * (grads[0] * out).sum(-1)).sum(-1).to(sinks.dtype)
         return d_query, d_key, d_value, d_sinks, None, None, None, None
 
 
+def _zeros(like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return zeros ``[K, G, T, ...]`` with the tokens outermost in memory."""
+    return torch.zeros_like(
+        like.movedim(2, 0), dtype=dtype, memory_format=torch.contiguous_format
+    ).movedim(0, 2)
+
+
 def tree_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    calls: Sequence[Call],
+    calls: Sequence[AnyCall],
     scale: float,
     *,
     sinks: torch.Tensor | None = None,
@@ -194,7 +197,7 @@ def attention_forward(
         if reach is not None:
             raise UnsupportedAttention("deterministic = true, but the model attends in windows")
     elif softcap is None and reach is None:
-        calls = segment_calls(vf_segments)
+        calls = segment_calls(vf_segments, key.shape[1], query.device)
     else:
         most = query.shape[2]
         if softcap is not None:

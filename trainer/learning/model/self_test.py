@@ -21,7 +21,7 @@ from vf.inference.embedded.sight import Sight
 from vf.inference.rendering.vision import Vision
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch
-from vf.trainer.learning.attention.kernel_calls import Call, block_calls, segment_calls
+from vf.trainer.learning.attention.kernel_calls import AnyCall, block_calls, segment_calls
 from vf.trainer.learning.attention.prefix_tree import Segment, build_tree
 from vf.trainer.learning.attention.tree_attention import tree_attention
 from vf.trainer.learning.batches.batch import MicroBatch, Sample, collate
@@ -240,7 +240,7 @@ def check_attention(model: Any, tolerance: float) -> None:
     widths = {getattr(module, "head_dim", None) for module in model.modules()}
     for width in sorted(size for size in widths if isinstance(size, int)) or [64]:
         for calls, mask in (
-            (segment_calls(segments), seen),
+            (segment_calls(segments, 2, weight.device), seen),
             (block_calls(segments, window, 13, 4), near),
         ):
             gap = _gap(calls, mask, width, weight)
@@ -248,7 +248,7 @@ def check_attention(model: Any, tolerance: float) -> None:
                 raise UnsupportedAttention(f"the attention's kernel is off by {gap:.2g}")
 
 
-def _gap(calls: Sequence[Call], mask: torch.Tensor, width: int, like: torch.Tensor) -> float:
+def _gap(calls: Sequence[AnyCall], mask: torch.Tensor, width: int, like: torch.Tensor) -> float:
     """Return the largest relative difference of outputs and gradients."""
     generator = torch.Generator().manual_seed(0)
 

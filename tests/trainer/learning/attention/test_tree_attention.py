@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.trainer.learning.families import BY_NAME, VOCABULARY, WINDOW
 from tests.trainer.learning.forked_samples import forked_samples
 from vf.inference.attention_interface import Reach
 from vf.trainer.learning.attention import kernel_calls, prefix_tree
-from vf.trainer.learning.attention.kernel_calls import Call, block_calls, segment_calls
+from vf.trainer.learning.attention.kernel_calls import AnyCall, Call, block_calls, segment_calls
 from vf.trainer.learning.attention.prefix_tree import PrefixTree, Segment
 from vf.trainer.learning.attention.tree_attention import switched_on, tree_attention
 from vf.trainer.learning.batches.batch import MicroBatch
@@ -98,7 +99,7 @@ def test_attention_and_its_gradients_are_those_of_a_mask(
     for place, position in enumerate(tree.position_ids.tolist()):
         past = seen_by(tree, place)  # one for each position
         seen[place, past[first(position) if first else 0 :]] = True
-    calls = segment_calls(tree.segments)
+    calls: Sequence[AnyCall] = segment_calls(tree.segments, kv_heads, CPU)
     if first or cap is not None:
         calls = block_calls(tree.segments, reach_of(kind), tree.longest, 4)
     sinks = inputs[3] if sink else None
@@ -118,6 +119,41 @@ def test_attention_and_its_gradients_are_those_of_a_mask(
 def tree_of(micro: MicroBatch) -> PrefixTree:
     assert micro.tree is not None
     return micro.tree
+
+
+@pytest.mark.parametrize("prompt", [0, 5], ids=["alone", "behind a prompt"])
+@pytest.mark.parametrize(
+    ("lengths", "count"),
+    [([7] * 8, 1), ([40, 24, 33, 40, 1], 2), ([9, 7, 60, 80, 76], 3), ([24] * 9, 2)],
+    ids=["equal", "padded", "far apart", "many"],
+)
+def test_leaves_of_about_one_length_are_one_call(
+    lengths: list[int], count: int, prompt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores are so large that a weight over another token's sum would be infinite."""
+    monkeypatch.setattr(kernel_calls, "LEAVES", 160)
+    ends = torch.tensor([prompt, *lengths]).cumsum(0).tolist()
+    segments = tuple(Segment(start, end, end) for start, end in pairwise(ends))
+    if prompt:
+        segments = (Segment(0, prompt, ends[-1]), *segments)
+    calls = segment_calls(segments, 2, CPU)
+    assert len(calls) == count + bool(prompt)
+    seen = torch.zeros(ends[-1], ends[-1], dtype=torch.bool)
+    for segment in segments:
+        block = seen[segment.start : segment.last, segment.start : segment.end]
+        block.copy_(torch.ones_like(block).tril())
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inputs = tuple(draw(heads, ends[-1], 8).mul_(100.0).requires_grad_() for heads in (4, 2, 2))
+    query, key, value = inputs
+    found = tree_attention(query, key, value, calls, 0.3)
+    expected = dense(inputs, seen, None)
+    torch.testing.assert_close(found, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(found.sum(), inputs),
+        torch.autograd.grad(expected.sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("kind", ["window", "chunk"])

@@ -15,7 +15,7 @@ import transformers
 from tests.trainer.learning.forked_samples import forked_samples
 from vf.runtime.errors import TrainingError
 from vf.trainer.learning.attention import kernels, tree_attention
-from vf.trainer.learning.attention.kernel_calls import Call, segment_calls
+from vf.trainer.learning.attention.kernel_calls import AnyCall, segment_calls
 from vf.trainer.learning.attention.prefix_tree import Segment
 from vf.trainer.learning.batches.batch import Sample
 from vf.trainer.learning.batches.packing import pack
@@ -133,8 +133,8 @@ def test_low_precision_is_distinguished_from_wrong_attention(
     model = make("Qwen3", num_hidden_layers=4, **window).bfloat16()
     assert choose_forward(model, 100).how == "packed"
 
-    def whole_past(segments: tuple[Segment, ...], *_: object) -> tuple[Call, ...]:
-        return segment_calls(segments)
+    def whole_past(segments: tuple[Segment, ...], *_: object) -> tuple[AnyCall, ...]:
+        return segment_calls(segments, model.config.num_key_value_heads, model.device)
 
     monkeypatch.setattr(tree_attention, "block_calls", whole_past)
     assert choose_forward(model, 100).how == "padded"
