@@ -193,7 +193,7 @@ def attention_forward(
     if vf_deterministic:
         if softcap is not None or s_aux is not None or narrower:
             raise UnsupportedAttention("deterministic = true, but the model's attention is unusual")
-        calls = block_calls(vf_segments, None, vf_longest, BLOCK[1])
+        calls: Sequence[AnyCall] = block_calls(vf_segments, None, vf_longest, BLOCK[1])
         if reach is not None:
             raise UnsupportedAttention("deterministic = true, but the model attends in windows")
     elif softcap is None and reach is None:
