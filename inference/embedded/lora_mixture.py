@@ -16,6 +16,10 @@ from typing import Any
 
 import torch
 
+Rows = torch.Tensor | slice
+
+RUNS = 3  # ranges of an adapter's rows that are each computed without copies
+
 _numbers = itertools.count(1)
 
 
@@ -40,13 +44,13 @@ class Part:
 
     Attributes:
         lora: The adapter.
-        rows: int64 ``[R]``, their rows in the inputs of layers; None for all rows.
-        ready: int64 ``[P]``, their rows in the input of the head; None for all rows.
+        rows: Their rows in the inputs of layers: a range, or int64 ``[R]``; None for all rows.
+        ready: The same for the input of the head.
     """
 
     lora: Lora
-    rows: torch.Tensor | None = None
-    ready: torch.Tensor | None = None
+    rows: Rows | None = None
+    ready: Rows | None = None
 
 
 def parts_of(owners: Sequence[tuple[Lora | None, int, bool]], device: torch.device) -> list[Part]:
@@ -59,24 +63,27 @@ def parts_of(owners: Sequence[tuple[Lora | None, int, bool]], device: torch.devi
     """
     if not any(lora for lora, _, _ in owners):
         return []
-    rows: dict[Lora | None, list[int]] = {}
-    ready: dict[Lora | None, list[int]] = {}
+    if len({lora for lora, _, _ in owners}) == 1:
+        return [Part(lora) for lora, _, _ in owners[:1] if lora is not None]
+    runs: dict[Lora, list[tuple[range, range]]] = {}
     token = logit = 0
-    for lora, count, last in owners:
-        rows.setdefault(lora, []).extend(range(token, token + count))
-        ready.setdefault(lora, []).extend([logit] * last)
-        token, logit = token + count, logit + last
-    if len(rows) == 1:
-        return [Part(lora) for lora in rows if lora is not None]
-
-    def indices(numbers: list[int]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.long, device=device)
-
-    return [
-        Part(lora, indices(own), indices(ready[lora]))
-        for lora, own in rows.items()
-        if lora is not None
-    ]
+    for lora, same in itertools.groupby(owners, key=lambda owner: owner[0]):
+        first = token, logit
+        for _, count, last in same:
+            token, logit = token + count, logit + last
+        if lora is not None:
+            runs.setdefault(lora, []).append((range(first[0], token), range(first[1], logit)))
+    parts = []
+    for lora, own in runs.items():
+        if len(own) <= RUNS:
+            parts += [Part(lora, *(slice(r.start, r.stop) for r in both)) for both in own]
+        else:
+            indices = (
+                torch.tensor([*itertools.chain(*each)], dtype=torch.long, device=device)
+                for each in zip(*own, strict=True)
+            )
+            parts.append(Part(lora, *indices))
+    return parts
 
 
 class LoraMixture:
@@ -156,13 +163,20 @@ def _added(
     a: torch.Tensor,
     b: torch.Tensor,
     scale: float,
-    rows: torch.Tensor | None,
+    rows: Rows | None,
 ) -> torch.Tensor:
     """Return ``out`` ``[T, O]`` with s·(x·Aᵀ)·Bᵀ added to its rows, or to some of them."""
     inner = torch.mm((x if rows is None else x[rows]).to(a.dtype), a.t())
     if rows is None and out.dtype == b.dtype:
         return torch.addmm(out, inner, b.t(), alpha=scale)
+    # Only engines mix, and so change the output in place: without a gradient.
+    if isinstance(rows, slice) and out.dtype == b.dtype:
+        out[rows].addmm_(inner, b.t(), alpha=scale)
+        return out
     update = torch.mm(inner, b.t()).to(out.dtype)
     if rows is None:
         return out + scale * update
-    return out.index_add_(0, rows, update, alpha=scale)  # only engines mix: without a gradient
+    if isinstance(rows, slice):
+        out[rows].add_(update, alpha=scale)
+        return out
+    return out.index_add_(0, rows, update, alpha=scale)

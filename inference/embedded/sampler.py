@@ -32,6 +32,8 @@ class Stream:
         experts: Those that were asked for, once it has ended.
         supports: Ascending ids of the tokens that each was sampled from, or an empty list for the
             whole vocabulary; nothing at all without filters.
+        rng: Draws its tokens.
+        filtered: Whether some tokens may be left out before one is drawn.
     """
 
     sampling: Sampling
@@ -42,9 +44,11 @@ class Stream:
     experts: list[bytes] = field(default_factory=list)
     supports: list[list[int]] = field(default_factory=list)
     rng: random.Random = field(init=False)
+    filtered: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.sampling.seed)
+        self.filtered = self.sampling.filtered
 
 
 def sample(
@@ -73,7 +77,7 @@ def sample(
         probs = torch.where(drawable[:, None], probs, 1.0)
     uniform = torch.tensor([stream.rng.random() for stream in streams], dtype=torch.float64)
     drawn = draw(probs, uniform.to(probs.device))
-    filtered = [row for row, stream in enumerate(streams) if stream.sampling.filtered]
+    filtered = [row for row, stream in enumerate(streams) if stream.filtered]
     kept = probs[filtered] > 0.0 if filtered else None
     greedy = [stream.sampling.temperature == 0.0 for stream in streams]
     if any(greedy):
@@ -125,7 +129,7 @@ def distributions(scores: torch.Tensor, streams: Sequence[Stream]) -> torch.Tens
     temperatures = [p.temperature or 1.0 for p in params]
     if any(temperature != 1.0 for temperature in temperatures):
         scores = scores / torch.tensor(temperatures, device=scores.device)[:, None]
-    filtered = [row for row, p in enumerate(params) if p.filtered]
+    filtered = [row for row, stream in enumerate(streams) if stream.filtered]
     if filtered:
         rows = torch.tensor(filtered, device=scores.device)
         kept = _filter(scores[rows].log_softmax(-1), [params[row] for row in filtered])

@@ -13,7 +13,7 @@ from tests.inference.tiny_serving import load_model, running_engine
 from vf.inference.completions import Completion
 from vf.inference.embedded.contexts import Contexts
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
-from vf.inference.embedded.lora_mixture import Lora, LoraMixture, Part, parts_of
+from vf.inference.embedded.lora_mixture import RUNS, Lora, LoraMixture, Part, parts_of
 from vf.inference.model import Sampling
 
 PROMPT = [5, 9, 17, 33, 65, 129, 257, 6, 10, 18, 7, 11]
@@ -68,7 +68,8 @@ def sample(engine: EmbeddedEngine, loras: list[Lora | None]) -> list[Completion]
     return asyncio.run(every())
 
 
-def test_each_request_is_computed_with_its_own_adapter(model: Any) -> None:
+@pytest.mark.parametrize("times", [1, 4], ids=["few", "more than the ranges of an adapter"])
+def test_each_request_is_computed_with_its_own_adapter(model: Any, times: int) -> None:
     loras = [
         None,
         adapter(model, 1, 1),
@@ -76,9 +77,9 @@ def test_each_request_is_computed_with_its_own_adapter(model: Any) -> None:
         adapter(model, 4, 3, "lm_head"),
     ]
     with running_engine(model, max_batch_tokens=24) as engine:
-        together = sample(engine, loras * 2)
+        together = sample(engine, loras * times)
         again = sample(engine, loras)  # beside contexts that the others have left
-    for completion, lora in zip(together + again, loras * 3, strict=True):
+    for completion, lora in zip(together + again, loras * (times + 1), strict=True):
         expected = logprobs(merged(model, lora), completion)
         assert completion.logprobs == pytest.approx(expected, abs=2e-4)
 
@@ -97,19 +98,26 @@ def test_the_model_is_left_as_it_was(model: Any) -> None:
 
 
 def test_a_pass_of_one_adapter_needs_no_rows() -> None:
-    one, other = Lora({}, 1.0), Lora({}, 1.0)
-    cpu = torch.device("cpu")
+    one, cpu = Lora({}, 1.0), torch.device("cpu")
     assert parts_of([(None, 3, True)], cpu) == []
     [part] = parts_of([(one, 3, True), (one, 1, False)], cpu)
     assert (part.lora, part.rows, part.ready) == (one, None, None)
-    first, second = parts_of([(one, 2, True), (None, 1, True), (other, 2, False)], cpu)
-    tensors = [first.rows, first.ready, second.rows, second.ready]
-    assert [tensor.tolist() for tensor in tensors if tensor is not None] == [
-        [0, 1],
-        [0],
-        [3, 4],
-        [],
-    ]
+
+
+@pytest.mark.parametrize("times", [1, 3, 4])
+def test_parts_are_the_rows_of_each_adapter(times: int) -> None:
+    """In ranges while these are few, and by their indices where requests of adapters alternate."""
+    one, other = Lora({}, 1.0), Lora({}, 1.0)
+    pattern = [(one, 2, True), (one, 1, True), (None, 1, True), (other, 2, False)]
+    parts = parts_of(pattern * times, torch.device("cpu"))
+    assert len(parts) == (2 * times if times <= RUNS else 2)
+    rows, ready = torch.arange(6 * times), torch.arange(3 * times)
+    for lora, own, logits in ((one, [0, 1, 2], [0, 1]), (other, [4, 5], [])):
+        mine = [part for part in parts if part.lora is lora]
+        found = torch.cat([rows[part.rows] for part in mine])
+        assert found.tolist() == [6 * time + row for time in range(times) for row in own]
+        found = torch.cat([ready[part.ready] for part in mine])
+        assert found.tolist() == [3 * time + row for time in range(times) for row in logits]
 
 
 def test_contexts_are_shared_by_requests_of_one_adapter_only() -> None:
