@@ -26,6 +26,7 @@ from vf.trainer.tinker_api.futures import Futures, Result
 from vf.trainer.tinker_api.passes import Passes, same_weights
 from vf.trainer.tinker_api.requests import CreateSession
 from vf.trainer.tinker_api.tenants import Sampler, Session, Tenant, now
+from vf.trainer.tinker_api.turns import Turns
 
 T = TypeVar("T")
 
@@ -39,7 +40,8 @@ class Registry:
     """What one base model is served to.
 
     All methods but the constructor and :meth:`close` are for one event loop. What computes runs in
-    one thread: requests of one model in their order, those of different models by turns.
+    one thread: requests of one model in their order, those of different models by turns, see
+    :class:`~vf.trainer.tinker_api.turns.Turns`.
 
     Args:
         names: The model's names in requests; the first is its name in answers, and the last is the
@@ -76,6 +78,7 @@ class Registry:
             self.passes = Passes(model, engine.max_seq_len)
         self.snapshots = Snapshots(checkpoints, model.get_input_embeddings().weight.device)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vf-train")
+        self._turns = Turns(self._thread)
         self.sessions: dict[str, Session] = {}
         self.tenants: dict[str, Tenant] = {}
         self.samplers: dict[str, Sampler] = {}
@@ -191,25 +194,43 @@ class Registry:
                 f"{path}: it is of the base model {info.base_model!r}; this server has another", 400
             )
 
-    def in_order(self, tenant: Tenant, seq_id: int | None, work: Callable[[], Result]) -> str:
+    def in_order(
+        self,
+        tenant: Tenant,
+        seq_id: int | None,
+        work: Callable[[], Result],
+        *,
+        long: bool = False,
+    ) -> str:
         """Run a request after those of its model before it, unless it is one of them."""
         if (repeated := tenant.repeated(seq_id)) is not None:
             return repeated
         number = uuid.uuid4().hex if seq_id is None else seq_id
-        request_id = self.enqueue(tenant, f"{tenant.id}:{number}", work)
+        request_id = self.enqueue(tenant, f"{tenant.id}:{number}", work, long=long)
         tenant.remember(seq_id, request_id)
         return request_id
 
-    def enqueue(self, tenant: Tenant, request_id: str, work: Callable[[], Result]) -> str:
+    def enqueue(
+        self,
+        tenant: Tenant,
+        request_id: str,
+        work: Callable[[], Result],
+        *,
+        long: bool = False,
+    ) -> str:
         """Run a request after those of its model before it; return its id.
+
+        Args:
+            tenant: The model.
+            request_id: The id.
+            work: The request.
+            long: Whether it is a pass, before which others' short requests go.
 
         Raises:
             Refused: If too many wait; clients try it again later.
         """
         if tenant.waiting >= MOST_WAITING:
             raise Refused(f"{MOST_WAITING} requests of model {tenant.id} wait already", 429)
-        before, ended = tenant.last, asyncio.Event()
-        tenant.last = ended
         tenant.waiting += 1
 
         def timed() -> Result:
@@ -221,12 +242,9 @@ class Registry:
 
         async def run() -> Result:
             try:
-                if before is not None:
-                    await before.wait()
-                return await self.compute(timed)
+                return await asyncio.wrap_future(self._turns.submit(tenant.id, timed, long=long))
             finally:
                 tenant.waiting -= 1
-                ended.set()
 
         self.futures.start(request_id, tenant.session, run())
         return request_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -44,7 +43,6 @@ class Tenant:
         session: The session's id.
         shape: What the adapter is for.
         adapter: The adapter; None until it is made.
-        last: Its newest request; the next begins when this has ended.
         waiting: Requests that have not ended.
         tokens: That went through passes.
         seconds: That its requests took.
@@ -55,7 +53,6 @@ class Tenant:
     session: str
     shape: AdapterShape
     adapter: Adapter | None = None
-    last: asyncio.Event | None = None
     waiting: int = 0
     tokens: int = 0
     seconds: float = 0.0

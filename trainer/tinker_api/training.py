@@ -122,7 +122,7 @@ class Training:
             )
             return PassOutput(result.logprobs, {"loss:sum": result.loss})
 
-        return self._registry.in_order(tenant, request.seq_id, work)
+        return self._registry.in_order(tenant, request.seq_id, work, long=True)
 
     def optim_step(self, body: api.OptimStep) -> str:
         """Begin an optimizer step; return the request's id."""
