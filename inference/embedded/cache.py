@@ -50,7 +50,7 @@ class KeyValueCache:
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy tokens, which are in one slot, to another position; the two may overlap."""
-        places = [divmod(place, self.size) for place in (source, target)]
+        corners = [divmod(position, self.size) for position in (source, target)]
         read, written = (
             [
                 tensor.as_strided(
@@ -61,7 +61,7 @@ class KeyValueCache:
                 for tensors in self._layers.values()
                 for tensor in tensors
             ]
-            for slot, first in places
+            for slot, first in corners
         )
         if abs(source - target) < count:  # they overlap
             read = [tensor.clone() for tensor in read]

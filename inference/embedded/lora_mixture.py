@@ -78,11 +78,9 @@ def parts_of(owners: Sequence[tuple[Lora | None, int, bool]], device: torch.devi
         if len(own) <= RUNS:
             parts += [Part(lora, *(slice(r.start, r.stop) for r in both)) for both in own]
         else:
-            indices = (
-                torch.tensor([*itertools.chain(*each)], dtype=torch.long, device=device)
-                for each in zip(*own, strict=True)
-            )
-            parts.append(Part(lora, *indices))
+            joined = ([*itertools.chain(*ranges)] for ranges in zip(*own, strict=True))
+            rows, ready = (torch.tensor(ids, dtype=torch.long, device=device) for ids in joined)
+            parts.append(Part(lora, rows, ready))
     return parts
 
 

@@ -104,42 +104,42 @@ class Leaves:
     tokens are copied, so that the kernel has B·K key heads ``[B * K, G, L, D]``.
 
     Attributes:
-        places: int64 ``[B * K, L]``, for each token t of a key head k of the layout, t·K + k.
+        indices: int64 ``[B * K, L]``, for each token t of a key head k of the layout, t·K + k.
         kept: int64 ``[N]``, where these are tokens and not padding, by their place among all B·K·L;
             None if all are.
         merges: Whether the queries have a partial result already.
     """
 
-    places: torch.Tensor
+    indices: torch.Tensor
     kept: torch.Tensor | None
     merges: bool
 
     def take(self, states: torch.Tensor) -> torch.Tensor:
         """Return the leaves' part of a tensor ``[K, G, T, ...]``."""
         rows = states.movedim(2, 0).flatten(0, 1)
-        part = rows.index_select(0, self.places.view(-1))
-        return part.view(*self.places.shape, *part.shape[1:]).transpose(1, 2)
+        part = rows.index_select(0, self.indices.view(-1))
+        return part.view(*self.indices.shape, *part.shape[1:]).transpose(1, 2)
 
     take_keys = take
 
     def put(self, states: torch.Tensor, part: torch.Tensor) -> None:
         """Store the leaves' part of a tensor ``[K, G, T, ...]``, whose tokens are outermost."""
-        places, rows = self._rows(part)
-        states.movedim(2, 0).view(-1, *rows.shape[1:]).index_copy_(0, places, rows)
+        indices, rows = self._rows(part)
+        states.movedim(2, 0).view(-1, *rows.shape[1:]).index_copy_(0, indices, rows)
 
     def add(self, states: torch.Tensor, part: torch.Tensor) -> None:
         """Add to the leaves' part of a tensor ``[K, G, T, D]``, whose tokens are outermost."""
-        places, rows = self._rows(part)
-        states.movedim(2, 0).view(-1, *rows.shape[1:]).index_add_(0, places, rows)
+        indices, rows = self._rows(part)
+        states.movedim(2, 0).view(-1, *rows.shape[1:]).index_add_(0, indices, rows)
 
     add_to_keys = add
 
     def _rows(self, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the places of a part's tokens, and what it holds of each, without padding."""
-        places, rows = self.places.view(-1), part.transpose(1, 2).flatten(0, 1)
+        """Return the indices of a part's tokens, and what it holds of each, without padding."""
+        indices, rows = self.indices.view(-1), part.transpose(1, 2).flatten(0, 1)
         if self.kept is None:
-            return places, rows
-        return places.index_select(0, self.kept), rows.index_select(0, self.kept)
+            return indices, rows
+        return indices.index_select(0, self.kept), rows.index_select(0, self.kept)
 
     def real(self, grad: torch.Tensor) -> torch.Tensor:
         """Return a gradient of the leaves' part, 0 behind their ends."""
@@ -212,9 +212,9 @@ def _leaves(run: Sequence[Segment], merges: bool, kv_heads: int, device: torch.d
     starts, ends = (torch.tensor(own)[:, None, None] for own in zip(*map(_ends, run), strict=True))
     tokens = starts + torch.arange(_length(run[0]))
     heads = torch.arange(kv_heads)[:, None]
-    places = (tokens.minimum(ends - 1) * kv_heads + heads).flatten(0, 1).to(device)
+    indices = (tokens.minimum(ends - 1) * kv_heads + heads).flatten(0, 1).to(device)
     kept = (tokens < ends).expand(-1, kv_heads, -1).flatten().nonzero()[:, 0].to(device)
-    return Leaves(places, kept if len(kept) < places.numel() else None, merges)
+    return Leaves(indices, kept if len(kept) < indices.numel() else None, merges)
 
 
 @lru_cache(maxsize=8)  # layers of a kind share it, in both directions
