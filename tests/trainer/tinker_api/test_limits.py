@@ -52,6 +52,35 @@ def test_models_take_turns(api: ApiClient, monkeypatch: pytest.MonkeyPatch) -> N
     assert [place for place, name in enumerate(order) if name == other] == [1, 3, 5]
 
 
+def test_a_step_goes_before_the_passes_of_others(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client samples meanwhile."""
+    one, other = (api.model() for _ in range(2))
+    order: list[str] = []
+    run, step = Passes.run, Adapter.step
+
+    def noted(name: str, real: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            order.append(name)
+            return real(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(Passes, "run", noted("pass", run))
+    monkeypatch.setattr(Adapter, "step", noted("step", step))
+    event = held(api)
+    body = {"data": [datum(IDS)], "loss_fn": "cross_entropy"}
+    begun = [
+        api.begin("forward_backward", name, forward_backward_input=body) for name in (one, other)
+    ]
+    begun.append(api.begin("optim_step", one, adam_params={}))
+    event.set()
+    for request_id in begun:
+        assert "metrics" in api.result(request_id)
+    assert order == ["pass", "step", "pass"]
+
+
 def test_a_model_with_too_many_requests_is_to_wait(
     api: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
