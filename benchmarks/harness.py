@@ -73,7 +73,7 @@ def need_containers() -> None:
     """End a benchmark that needs containers where none can be made."""
     from vf.sandbox.container.docker_engine import EngineProblem
     from vf.sandbox.container.doctor import check_engine
-    from vf.sandbox.container.profile import Profile
+    from vf.sandbox.container.hardening import Profile
 
     try:
         check_engine(Profile())

@@ -50,8 +50,8 @@ from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox
 from vf.sandbox.bubblewrap.system import find_system
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.opening import open_container, open_engine, open_pool
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import find
 from vf.sandbox.contract import Sandbox
 

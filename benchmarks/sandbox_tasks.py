@@ -19,8 +19,8 @@ from statistics import median
 from typing import Any
 
 from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.opening import open_container, open_engine
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.host import RECENT
 from vf.sandbox.hosting.source import sandbox_source

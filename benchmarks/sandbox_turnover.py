@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.opening import open_engine
-from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import OpenSandbox, Sandbox
 from vf.sandbox.hosting.source import open_sandbox
 

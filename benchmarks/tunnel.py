@@ -31,8 +31,8 @@ from aiohttp import web
 from harness import missing, need_containers, parse, print_result, say
 
 from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.opening import open_container
-from vf.sandbox.container.profile import Profile
 
 TARGET_MS = 1.0
 GATEWAY = """

@@ -25,7 +25,7 @@ from vf.evaluation.eval_config import (
 )
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, EngineSettings, VllmSettings
 from vf.sandbox.bounds import Bounds
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.contract import Limits as SandboxLimits
 from vf.sandbox.hosting.settings import BOUNDS, PROFILE, SPEC
 from vf.sandbox.hosting.values import LIMITS

@@ -16,8 +16,8 @@ from vf.inference.model_files import TINY
 from vf.runtime.command import complain
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
+from vf.runtime.interrupts import run_until_signal
 from vf.runtime.json_output import own_stdout, print_json
-from vf.runtime.signals import run_until_signal
 from vf.runtime.terminal import make_console
 from vf.runtime.toml import checked, read_toml
 

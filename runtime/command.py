@@ -18,7 +18,7 @@ from typing import Any
 
 from vf.runtime.errors import ConfigError, PeerLost, VfError, did_you_mean
 from vf.runtime.extras import missing_package
-from vf.runtime.signals import orderly_end
+from vf.runtime.interrupts import orderly_end
 from vf.runtime.terminal import make_console
 from vf.runtime.uninterruptible import exit_if_left_behind
 from vf.runtime.visible import VisibleFormatter, visible

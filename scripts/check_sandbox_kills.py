@@ -43,7 +43,7 @@ from own_dockerd import Dockerd
 
 import vf
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.hardening import DEFAULT_IMAGE
 from vf.sandbox.images.builds import REPOSITORY as BUILT
 
 EPISODES = 50  # of one evaluation

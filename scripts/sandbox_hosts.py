@@ -14,7 +14,7 @@ from typing import Self
 from own_dockerd import Dockerd
 
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.hardening import DEFAULT_IMAGE
 
 
 class SandboxHosts:

@@ -19,7 +19,7 @@ from vf.runtime.errors import ConfigError
 from vf.sandbox.bubblewrap.system import find_system
 from vf.sandbox.container.docker_engine import EngineProblem, ImageMissing
 from vf.sandbox.container.doctor import check_engine
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 
 REQUIRE_ALL = bool(os.environ.get("VF_REQUIRE_ALL"))
 VLLM_PYTHON = Path(

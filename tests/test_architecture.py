@@ -68,6 +68,7 @@ HOUSE = [
     ["trainer/run"],
     ["trainer/processes"],
     ["trainer/learning/attention"],
+    ["trainer/learning/advantages"],
     ["trainer/learning/batches"],
     ["trainer/learning/losses"],
     ["trainer/learning/sharding"],

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, with_config
 
 from vf.runtime.errors import ConfigError
-from vf.traces.branch import NOT_SAMPLED as NOT_SAMPLED
-from vf.traces.branch import Branch as Branch
 from vf.traces.failure import Failure as Failure
 from vf.traces.images import Image, by_reference
+from vf.traces.masked_tokens import NOT_SAMPLED as NOT_SAMPLED
+from vf.traces.masked_tokens import Branch as Branch
 from vf.traces.messages import Message, recorded
 from vf.traces.packed import pack_branches, pack_lineages, unpack_branches, unpack_lineages
 from vf.traces.roles import RoleRecord

@@ -17,7 +17,7 @@ from vf.runtime.extras import training_packages
 from vf.runtime.open_files import raise_limit
 from vf.runtime.temporary import make_temporary_folder, remove_tree
 from vf.traces.messages import as_messages
-from vf.trainer.closing import Closing
+from vf.trainer.cleanup_stack import CleanupStack
 from vf.trainer.collecting.background_loop import BackgroundLoop, BackgroundSampler
 from vf.trainer.early_checks import check_names
 from vf.trainer.learning.losses.custom_loss import check_loss
@@ -98,7 +98,7 @@ class Learner:
         renderer = make_renderer(config)
         probe_ids = renderer.prompt(as_messages(PROBE), [])
         path = make_temporary_folder("learner")
-        self._closing = Closing()
+        self._closing = CleanupStack()
         self._closing.add(lambda: remove_tree(path))
         setup = Setup(config, renderer, probe_ids, path / "published", path / "inference.log")
         with self._closed_on_error():
@@ -114,7 +114,7 @@ class Learner:
             EngineError: If the engine does not start.
         """
         learner = cls.__new__(cls)
-        learner._closing = Closing()
+        learner._closing = CleanupStack()
         with learner._closed_on_error():
             learner._begin(setup)
         return learner

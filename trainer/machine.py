@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vf.sandbox.container.doctor import diagnose
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.trainer.installed_packages import OURS, Check
 from vf.trainer.run.plan import size_text
 

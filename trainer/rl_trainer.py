@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from vf.runtime.errors import TrainingError
-from vf.trainer.closing import Closing
+from vf.trainer.cleanup_stack import CleanupStack
 from vf.trainer.collecting.collector import Collector
 from vf.trainer.learner import Learner
 from vf.trainer.learning.batches.batch import Sample, build_samples
@@ -96,7 +96,7 @@ class RLTrainer:
         self._learned = LearnedLog(self.args.learned_groups)
         self._skipped = 0  # the last training steps, if none of theirs was finite
         self._finished: FinishedStep | None = None  # None once the next step changes the weights
-        self._closing = Closing()
+        self._closing = CleanupStack()
         try:
             self._start()
         except BaseException:

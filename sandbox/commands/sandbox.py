@@ -23,8 +23,8 @@ from vf.runtime.visible import VisibleFormatter
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.doctor import diagnose
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.image import SUITE, build
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import ListedContainer, find, reap
 from vf.sandbox.container.trial import WHY_NOT, try_out
 from vf.sandbox.contract import Limits

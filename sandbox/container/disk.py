@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine, EngineRefused
-from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.hardening import DEFAULT_IMAGE
 from vf.sandbox.container.reaper import PREFIX, this_process
 from vf.sandbox.container.remains import named
 

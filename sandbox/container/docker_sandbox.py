@@ -29,8 +29,8 @@ from vf.sandbox.container.docker_engine import (
     ImageUnfit,
 )
 from vf.sandbox.container.ending import describe_end, ended_from_outside
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, KIT_PYTHON, Profile, container_settings
 from vf.sandbox.container.kit import KitGone, kit_of
-from vf.sandbox.container.profile import DEFAULT_IMAGE, KIT_PYTHON, Profile, container_settings
 from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.remains import forget, remember_container
 from vf.sandbox.container.snapshot import (

@@ -19,9 +19,9 @@ from vf.sandbox.container.docker_engine import (
     ImageUnfit,
 )
 from vf.sandbox.container.features import Features, api_version, features_of
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Entry, Profile
 from vf.sandbox.container.image import inspected, with_packages
 from vf.sandbox.container.kit import kit_of
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Entry, Profile
 from vf.sandbox.spec import pairs
 
 OLDEST_API = (1, 40)

@@ -30,7 +30,7 @@ from vf.sandbox.container.docker_engine import (
     ImageMissing,
     ImageUnfit,
 )
-from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.hardening import DEFAULT_IMAGE
 from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.remains import named
 

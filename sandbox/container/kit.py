@@ -13,8 +13,8 @@ import weakref
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.boot import source_of
 from vf.sandbox.container.docker_engine import Engine, ImageMissing
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, KIT, kit_mount
 from vf.sandbox.container.image import inspected, run_in
-from vf.sandbox.container.profile import DEFAULT_IMAGE, KIT, kit_mount
 
 LABEL = "vf.sandbox.kit"
 _kits: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()

@@ -12,7 +12,7 @@ from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.reaper import reap
 from vf.sandbox.container.snapshot import reap_snapshots
 from vf.sandbox.pool import SandboxPool

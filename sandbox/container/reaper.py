@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from vf.runtime.errors import SandboxError
-from vf.runtime.signals import is_alive
+from vf.runtime.interrupts import is_alive
 from vf.sandbox.container.docker_engine import Engine
 
 MARK = "vf.sandbox"  # on every container of vf-rl

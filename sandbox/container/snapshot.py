@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 
 from vf.runtime.errors import SandboxError, VfError
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.reaper import PREFIX, cause_of_death, this_host, this_process
 from vf.sandbox.container.remains import remember
 from vf.sandbox.session import Session

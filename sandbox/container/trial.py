@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from vf.sandbox.container.address import Address
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.opening import open_container
-from vf.sandbox.container.profile import Profile
 
 PROBE = """
 import ctypes, json, socket

@@ -16,8 +16,8 @@ from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
+from vf.sandbox.container.hardening import Profile, profile_for
 from vf.sandbox.container.opening import open_engine
-from vf.sandbox.container.profile import Profile, profile_for
 from vf.sandbox.container.snapshot import EndedSandbox, SnapshotDamaged
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.opened import open_one

@@ -17,8 +17,8 @@ from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, EngineMissing, ImageMissing
 from vf.sandbox.container.doctor import check_engine
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.image import inspected
-from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.host_connection import FIRST_DELAY, LONGEST_DELAY, H, HostConnection
 from vf.sandbox.images.builds import ImageFailed

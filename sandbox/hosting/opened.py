@@ -10,7 +10,7 @@ from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.snapshot import is_snapshot
 from vf.sandbox.images.builds import Images
 from vf.sandbox.pool import Opened

@@ -10,7 +10,7 @@ from typing import Any
 from vf.runtime.errors import ConfigError, did_you_mean
 from vf.sandbox.bounds import PULLS, Bounds
 from vf.sandbox.container.address import Address
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.contract import Limits
 from vf.sandbox.hosting import values
 from vf.sandbox.hosting.spec_images import check_spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vf.runtime.errors import ConfigError
-from vf.sandbox.container.profile import Profile, profile_for
+from vf.sandbox.container.hardening import Profile, profile_for
 from vf.sandbox.images.context import check_build
 from vf.sandbox.services.allow import AllowList
 from vf.sandbox.services.compose import Compose, read_compose

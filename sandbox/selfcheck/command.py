@@ -14,8 +14,8 @@ from typing import Any
 from vf.runtime.command import DONE, FAILED, CommandParser, run_command
 from vf.runtime.errors import ConfigError
 from vf.runtime.visible import visible
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.opening import open_pool
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.pool import SandboxPool
 from vf.sandbox.selfcheck.check import CheckResult
 from vf.sandbox.selfcheck.run import PATIENCE, check_sandbox, group_names

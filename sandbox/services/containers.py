@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from vf.runtime.errors import ConfigError
+from vf.sandbox.container.hardening import OVERHEAD, SHM, Profile
 from vf.sandbox.container.joined import Joined, Mount
-from vf.sandbox.container.profile import OVERHEAD, SHM, Profile
 from vf.sandbox.services.service_spec import Health, ServiceSpec
 
 SUPERVISOR_PIDS = 16  # of a service's container, on top of what its file allows

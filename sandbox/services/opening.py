@@ -14,8 +14,8 @@ from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.joined import Joined
-from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits, Sandbox
 from vf.sandbox.services.compose import Compose, read_compose
 from vf.sandbox.services.containers import (

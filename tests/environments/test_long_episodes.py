@@ -21,7 +21,7 @@ from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.token_client import TokenClient
 from vf.traces.trace import StopReason
-from vf.trainer.learning.batches.turn_credit import turn_rewards
+from vf.trainer.learning.advantages.turn_credit import turn_rewards
 
 RENDERER = Renderer(tokenizer())
 TASK = vf.Task("t", "Talk.")

@@ -115,7 +115,7 @@ def test_a_signal_is_named_and_its_number_is_in_the_code() -> None:
     code = """
 import os, signal, sys
 from vf.runtime.command import check_run_exists, config_file, run_command
-from vf.runtime.signals import orderly_end
+from vf.runtime.interrupts import orderly_end
 
 def run():
     with orderly_end(launched=False):

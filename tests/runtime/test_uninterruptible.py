@@ -15,7 +15,7 @@ from vf.runtime.uninterruptible import await_for, wait_for
 PROGRAM = """
 import asyncio, atexit, sys, threading
 from vf.runtime.command import run_command
-from vf.runtime.signals import run_until_signal
+from vf.runtime.interrupts import run_until_signal
 from vf.runtime.uninterruptible import await_for, wait_for
 
 def work():

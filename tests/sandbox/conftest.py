@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.image import LABEL
-from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits
 
 

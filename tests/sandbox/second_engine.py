@@ -18,7 +18,7 @@ from tests.parts import REQUIRE_ALL, require
 from tests.waiting import wait_until
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, EngineProblem
-from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.hardening import DEFAULT_IMAGE
 
 # A listening socket of this network namespace's, as systemd would give it to a service.
 WITH_SOCKET = 'export LISTEN_PID=$$ LISTEN_FDS=1; exec 3<&"$0"; exec "$@"'

@@ -11,7 +11,7 @@ from tests.sandbox.tiny_image import busybox, make_image
 from vf.sandbox.container.docker_engine import Engine, ImageUnfit
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.contract import Limits
 
 MIB = 2**20

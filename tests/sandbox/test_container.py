@@ -19,8 +19,8 @@ from tests.sandbox.conftest import small_profile
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine, EngineProblem, ImageMissing, ImageUnfit
 from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, SYSCTLS, Profile
 from vf.sandbox.container.opening import open_container, open_pool
-from vf.sandbox.container.profile import DEFAULT_IMAGE, SYSCTLS, Profile
 from vf.sandbox.container.reaper import find
 from vf.sandbox.contract import Limits
 from vf.sandbox.seccomp import seccomp_profile

@@ -26,8 +26,8 @@ from vf.sandbox.container.docker_engine import (
 )
 from vf.sandbox.container.doctor import check_engine, diagnose, examine
 from vf.sandbox.container.features import features_of
+from vf.sandbox.container.hardening import Profile, container_settings
 from vf.sandbox.container.opening import open_container, open_pool
-from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.contract import Limits
 
 GOOD: dict[str, Any] = {

@@ -17,9 +17,9 @@ from vf.runtime.errors import ConfigError
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import check_engine
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.image import build, debootstrap, inspected, with_packages
 from vf.sandbox.container.opening import open_container
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 
 TAG = "vf-test-image:1"
 

@@ -29,7 +29,7 @@ from vf.sandbox.container.docker_engine import (
     EngineRefused,
 )
 from vf.sandbox.container.docker_sandbox import DockerSandbox
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.reaper import find
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.waiting import wait_until
 from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.opening import open_container
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import GRACE, MARK, PREFIX, Owner, find, reap, start_of, this_host
 
 HOLD = """
@@ -207,7 +207,7 @@ def test_what_a_killed_run_had_its_helpers_in_is_removed_by_the_next(engine: Eng
     helper = """
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.image import run_in
-from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.hardening import DEFAULT_IMAGE
 from vf.sandbox.container.reaper import this_process
 print(this_process().run, flush=True)
 run_in(Engine.connect(), DEFAULT_IMAGE, ["sleep", "600"], user="65534:65534")

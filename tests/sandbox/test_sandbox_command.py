@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from vf.sandbox.commands.sandbox import main
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import Owner, this_host
 from vf.sandbox.contract import Limits
 

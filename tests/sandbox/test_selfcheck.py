@@ -22,8 +22,8 @@ from tests.sandbox.broken_backends import (
 )
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.opening import open_container
-from vf.sandbox.container.profile import Profile
 from vf.sandbox.selfcheck import CheckResult, check_sandbox, group_names, main
 from vf.sandbox.selfcheck.run import CHECKS
 

@@ -21,7 +21,7 @@ from vf.sandbox.bounds import Bounds
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.reaper import PREFIX, this_process
 from vf.sandbox.container.snapshot import REPOSITORY, reap_snapshots
 from vf.sandbox.contract import Limits

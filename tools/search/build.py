@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from vf.runtime.durable import sync
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
-from vf.runtime.signals import is_alive
+from vf.runtime.interrupts import is_alive
 from vf.runtime.terminal import make_console
 from vf.tools.search.contract import Document
 from vf.tools.search.meta import META_FILE, Fingerprint, IndexMeta

@@ -17,8 +17,8 @@ from vf.runtime.command import DONE, complain, config_file, quiet_transformers, 
 from vf.runtime.errors import ConfigError
 from vf.runtime.garbage import no_collections
 from vf.runtime.heartbeat import working
+from vf.runtime.interrupts import end_with_parent, orderly_end
 from vf.runtime.open_files import raise_limit
-from vf.runtime.signals import end_with_parent, orderly_end
 from vf.runtime.terminal import GOOD, command, headline, link, make_console, note_line, show
 from vf.runtime.uninterruptible import wait_for
 from vf.trainer.processes.devices import narrow_devices

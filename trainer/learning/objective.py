@@ -22,7 +22,7 @@ import torch
 from vf.runtime.errors import TrainingError
 from vf.trainer.learning.batches.batch import MicroBatch
 from vf.trainer.learning.batches.normalisation import Totals
-from vf.trainer.learning.learned_tokens import Watch
+from vf.trainer.learning.loss_recorder import Watch
 from vf.trainer.learning.losses.custom_loss import Loss
 from vf.trainer.learning.losses.importance_sampling import Corrected, Correction
 from vf.trainer.learning.losses.kl import (

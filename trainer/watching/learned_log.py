@@ -12,7 +12,7 @@ from vf.trainer.run.group import Group
 
 if TYPE_CHECKING:
     from vf.trainer.learning.batches.batch import Sample
-    from vf.trainer.learning.learned_tokens import Seen
+    from vf.trainer.learning.loss_recorder import Seen
 
 
 class LearnedLog:

@@ -10,8 +10,8 @@ from vf.evaluation.tally import Tally
 from vf.traces.branching import Branching
 from vf.traces.simulated_users import user_of
 from vf.traces.trace import Score, Trace
+from vf.trainer.learning.advantages.turn_credit import was_cut
 from vf.trainer.learning.batches.batch import group_teaches, overlong
-from vf.trainer.learning.batches.turn_credit import was_cut
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics, by_environment

@@ -20,7 +20,7 @@ from vf.runtime import async_processes
 from vf.runtime.async_processes import AsyncProcesses
 from vf.runtime.calling import call
 from vf.runtime.errors import RemoteError
-from vf.runtime.signals import is_alive
+from vf.runtime.interrupts import is_alive
 
 MODEL = vf.ScriptedModel(["4"] * 9)
 

@@ -22,7 +22,7 @@ from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox, Namespac
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.container.reaper import find
 from vf.sandbox.contract import Limits
 from vf.sandbox.session_sandbox import SessionSandbox

@@ -10,7 +10,7 @@ import pytest
 
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.hardening import Profile
 from vf.sandbox.services import proxy as proxy_module
 from vf.sandbox.services.proxy import Proxy
 

@@ -19,7 +19,7 @@ from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import Engine, EngineProblem
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import PREFIX, reap, this_process
 from vf.sandbox.services.network import open_network
 from vf.sandbox.services.opening import Services, open_services

@@ -25,7 +25,7 @@ import logging, os, sys, time, warnings
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Score, Trace
-from vf.runtime.signals import orderly_end
+from vf.runtime.interrupts import orderly_end
 from vf.trainer.watching.terminal import TerminalDisplay
 
 os.open(os.ttyname(1), os.O_RDWR)  # a session's leader gets its terminal by opening it

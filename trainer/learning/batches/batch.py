@@ -11,19 +11,19 @@ import torch
 
 from vf.traces.images import Image
 from vf.traces.trace import Branch, Trace
-from vf.trainer.learning.attention.prefix_tree import PrefixTree
-from vf.trainer.learning.batches.advantages import AdvantageFn, group_advantages
-from vf.trainer.learning.batches.expert_routes import expert_rows
-from vf.trainer.learning.batches.observations import observed
-from vf.trainer.learning.batches.sampling_support import Supports
-from vf.trainer.learning.batches.top_tokens import Likeliest
-from vf.trainer.learning.batches.turn_credit import (
+from vf.trainer.learning.advantages.group_advantages import AdvantageFn, group_advantages
+from vf.trainer.learning.advantages.turn_credit import (
     overlong_costs,
     returns,
     turn_advantages,
     turn_rewards,
     was_cut,
 )
+from vf.trainer.learning.attention.prefix_tree import PrefixTree
+from vf.trainer.learning.batches.expert_routes import expert_rows
+from vf.trainer.learning.batches.observations import observed
+from vf.trainer.learning.batches.sampling_support import Supports
+from vf.trainer.learning.batches.top_tokens import Likeliest
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.settings.loss_args import AdvantageKind
@@ -217,7 +217,7 @@ def role_advantages(
     Args:
         group: The rollouts. Those of one task train the same roles.
         kind: The comparison; see
-            :func:`~vf.trainer.learning.batches.advantages.group_advantages`.
+            :func:`~vf.trainer.learning.advantages.group_advantages.group_advantages`.
 
     Returns:
         For each rollout the advantages by role; empty where there are no roles.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile, profile_for
+from vf.sandbox.container.hardening import DEFAULT_IMAGE, Profile, profile_for
 from vf.sandbox.contract import Limits
 from vf.sandbox.spec import Build, SandboxSpec
 

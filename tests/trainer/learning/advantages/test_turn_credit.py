@@ -14,13 +14,13 @@ import vf
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.runtime.errors import RubricError
 from vf.traces.trace import Branch, StopReason, ToolEvent, Trace, Turn
-from vf.trainer.learning.batches.batch import build_samples, micro_batches
-from vf.trainer.learning.batches.turn_credit import (
+from vf.trainer.learning.advantages.turn_credit import (
     overlong_costs,
     returns,
     turn_advantages,
     turn_rewards,
 )
+from vf.trainer.learning.batches.batch import build_samples, micro_batches
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 

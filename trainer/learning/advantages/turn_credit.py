@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vf.traces.trace import Trace
-from vf.trainer.learning.batches.advantages import AdvantageFn, group_advantages
+from vf.trainer.learning.advantages.group_advantages import AdvantageFn, group_advantages
 from vf.trainer.settings.loss_args import AdvantageKind
 
 
@@ -88,7 +88,7 @@ def turn_advantages(
     Args:
         group: The returns of each rollout, at least one each.
         kind: The comparison; see
-            :func:`~vf.trainer.learning.batches.advantages.group_advantages`.
+            :func:`~vf.trainer.learning.advantages.group_advantages.group_advantages`.
     """
     most = max(map(len, group))
     columns = [

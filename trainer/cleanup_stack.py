@@ -9,7 +9,7 @@ from contextlib import ExitStack
 log = logging.getLogger(__name__)
 
 
-class Closing:
+class CleanupStack:
     """Stops what was started, in the reverse order.
 
     An error is logged and keeps nothing else from being stopped. A signal interrupts only what is

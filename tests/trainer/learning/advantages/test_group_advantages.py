@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vf.trainer.learning.batches.advantages import group_advantages
+from vf.trainer.learning.advantages.group_advantages import group_advantages
 from vf.trainer.run.group import is_uniform
 
 rewards = st.lists(st.floats(0, 1), min_size=2, max_size=20)

@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = """
 import signal, sys
-from vf.runtime.signals import Terminated, orderly_end
+from vf.runtime.interrupts import Terminated, orderly_end
 {before}
 try:
     with orderly_end(launched={launched}):
@@ -65,7 +65,7 @@ def test_nohup_is_respected() -> None:
 
 
 def test_a_process_ends_whose_parent_died_before_it_looked() -> None:
-    code = "from vf.runtime.signals import end_with_parent\nend_with_parent({})\ninput()"
+    code = "from vf.runtime.interrupts import end_with_parent\nend_with_parent({})\ninput()"
     for started_by, ending in ((os.getpid(), 0), (os.getpid() + 1, -signal.SIGTERM)):
         command = [sys.executable, "-c", code.format(started_by)]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""One token sequence of a rollout, as the engine saw and sampled it."""
+"""A token sequence of a rollout as the engine saw and sampled it, and which of it carries loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Stopping cleanly on a signal, and when the parent process is gone."""
+"""Ctrl-C and other signals: stopping cleanly, also when the parent process is gone.
+
+A signal becomes an exception in the main thread (:func:`orderly_end`). A training run then saves
+the last step that has finished (``RLTrainer.train``) and stops what it started, the last first
+(``CleanupStack``); its command ends with the signal's exit code (``vf.runtime.command``).
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""How much better a rollout, or a turn of it, was than the others of its task."""
