@@ -328,7 +328,7 @@ def adapters(meter: Meter, size: int) -> None:
     import torch
 
     from vf.inference.embedded.lora_mixture import Lora
-    from vf.trainer.tinker_api.snapshots import Snapshots
+    from vf.trainer.tinker_api.registry import Snapshots
     from vf.trainer.tinker_api.tenants import Sampler
 
     engine = _engine(256, requests=64)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vf.inference.parsing import parser_for
+from vf.inference.parsing.families import parser_for
 from vf.inference.parsing.values import parameter_schemas, read_value
 
 TEXT = {"type": "string"}
