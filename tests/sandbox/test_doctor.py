@@ -131,7 +131,8 @@ def test_missing_permission_is_reported() -> None:
 def test_without_the_sdk_the_message_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "docker", None)
+    for name in ("docker", "docker.errors"):  # which an earlier test may have imported
+        monkeypatch.setitem(sys.modules, name, None)
     assert main(["ps"]) == 2
     error = capsys.readouterr().err
     assert "pip install 'vf-rl[sandbox]'" in error

@@ -202,7 +202,9 @@ def test_cancelled_episodes_lose_no_sandbox() -> None:
             await pool.filled()
             stats = pool.stats()
             assert (stats.waiting, stats.in_use) == (0, 0)
-            assert factory.there == stats.ready + stats.starting + stats.closing
+            # One that has just closed is closing to the pool until its task runs again.
+            kept = stats.ready + stats.starting
+            assert kept <= factory.there <= kept + stats.closing
         assert factory.there == 0
 
     asyncio.run(run())
