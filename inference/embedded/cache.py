@@ -50,23 +50,12 @@ class KeyValueCache:
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy tokens, which are in one slot, to another position; the two may overlap."""
-        corners = [divmod(position, self.size) for position in (source, target)]
-        read, written = (
-            [
-                tensor.as_strided(
-                    (tensor.shape[1], count, tensor.shape[3]),
-                    tensor.stride()[1:],
-                    slot * tensor.stride(0) + first * tensor.stride(2),
-                )
-                for tensors in self._layers.values()
-                for tensor in tensors
-            ]
-            for slot, first in corners
-        )
-        if abs(source - target) < count:  # they overlap
-            read = [tensor.clone() for tensor in read]
-        if read:
-            torch._foreach_copy_(written, read)
+        (source_slot, first), (slot, offset) = divmod(source, self.size), divmod(target, self.size)
+        overlap = abs(source - target) < count
+        for tensors in self._layers.values():
+            for tensor in tensors:
+                read = tensor[source_slot, :, first : first + count]
+                tensor[slot, :, offset : offset + count] = read.clone() if overlap else read
 
     def _zeros(self, like: torch.Tensor) -> torch.Tensor:
         """Return zeros for tokens like ``[T, K, D]``: what was never written is read, masked.

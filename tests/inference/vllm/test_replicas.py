@@ -303,11 +303,12 @@ def test_a_server_that_preempts_is_sent_fewer_requests(stand_together: Stand) ->
     first = standing.engine.members[0].serving
 
     async def run() -> None:
-        asked = asyncio.create_task(many(standing.engine.sampler(30.0), 80, tokens=25))
+        asked = asyncio.create_task(many(standing.engine.sampler(60.0), 1000, tokens=25))
         await until(lambda: first.under_way > 20)
         await until(lambda: first.under_way <= 8)
         assert not asked.done()
-        await asked
+        asked.cancel()
+        await asyncio.wait([asked])
 
     asyncio.run(run())
 

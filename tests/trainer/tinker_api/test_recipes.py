@@ -79,7 +79,7 @@ def run(place: Path, url: str, recipe: str, **settings: Any) -> list[dict[str, A
 
 def test_the_plain_supervised_loop_learns_and_resumes_from_a_checkpoint(place: Path) -> None:
     settings = {"batch_size": 8, "learning_rate": 0.01, "save_every": 4}
-    with running_api(place / "served", name=MODEL) as api:
+    with running_api(place / "served", name=MODEL, max_seq_len=CONTEXT) as api:
         url = str(api.http.base_url).rstrip("/")
         first = run(place, url, "sl_loop", max_steps=7, **settings)
         checkpoints = place / "log/checkpoints.jsonl"
