@@ -312,7 +312,7 @@ def check_drafted(admin: Admin, model: str, token_ids: Sequence[int], *, certain
         wrong = f"changes them by {fmean(map(abs, gaps)):.2f} nats on average"
     raise ConfigError(
         "with speculative decoding, the server does not sample by the model's log-probabilities: "
-        f"where it drafts, sampling {wrong}. Leave speculative_config out of inference.args"
+        f"where it drafts, sampling {wrong}. Leave speculative_config out of its flags"
     )
 
 

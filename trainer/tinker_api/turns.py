@@ -54,7 +54,7 @@ class Turns:
     def _run_next(self) -> None:
         with self._lock:
             request = self._take()
-        if request is None or not request.future.set_running_or_notify_cancel():
+        if not request.future.set_running_or_notify_cancel():
             return
         try:
             result = request.work()
@@ -65,15 +65,13 @@ class Turns:
         finally:
             del request  # which an error's traceback would hold
 
-    def _take(self) -> _Request | None:
+    def _take(self) -> _Request:
         """Return the next request, which waits no longer."""
-        short = [key for key, queue in self._queues.items() if not queue[0].long]
-        long = [key for key, queue in self._queues.items() if queue[0].long]
-        if not short and not long:
-            return None
-        goes_first = bool(short) and (self._short < MOST_SHORT or not long)
-        self._short = self._short + 1 if goes_first else 0
-        model_id = short[0] if goes_first else long[0]
+        # The model whose turn it is, of those that wait for a pass and of those that do not.
+        turns = {queue[0].long: model_id for model_id, queue in reversed(self._queues.items())}
+        short = False in turns and (self._short < MOST_SHORT or True not in turns)
+        self._short = self._short + 1 if short else 0
+        model_id = turns[not short]
         queue = self._queues[model_id]
         request = queue.popleft()
         if not queue:
