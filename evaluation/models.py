@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 PEEK = 1 << 20  # bytes at either end of a weights file that tell it from another
 WATCH_SECONDS = 1.0  # between two looks at whether the engine lives
-FOR_TRAINING = ("publish", "sleep", "logprob_tolerance")
+FOR_TRAINING = ("publish", "keep_cache", "sleep", "logprob_tolerance")
 PACKAGES = ("torch", "transformers", "starlette", "uvicorn", "httpx")  # of vf-rl[train]
 MODEL_FILES = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.model", "*/*.jinja")
 

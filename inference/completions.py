@@ -74,6 +74,11 @@ def every_field(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, Any]
     return {**_NEUTRAL, **sampling_fields(sampling, stop_token_ids)}
 
 
+def salted(served: Served) -> dict[str, str]:
+    """Return the field that keeps contexts of other weights out of a request, where it is used."""
+    return {"cache_salt": served.cache_salt} if served.cache_salt else {}
+
+
 # How to ask one kind of server for one completion.
 Wire = Callable[[JsonClient, Served, list[int], Sampling, list[int]], Awaitable[Completion]]
 
@@ -100,6 +105,7 @@ async def openai_wire(
         "logprobs": likeliest,
         "return_token_ids": True,
         **({"return_tokens_as_token_ids": True} if likeliest else {}),
+        **salted(served),
         **every_field(sampling, stop_token_ids),
     }
     answer = await client.send("/completions", body)
@@ -225,6 +231,7 @@ async def generate_wire(
     body: dict[str, Any] = {
         "model": served.model,
         "token_ids": prompt_ids,
+        **salted(served),
         "sampling_params": {
             "logprobs": likeliest,
             "detokenize": bool(sampling.stop),

@@ -128,7 +128,8 @@ class Router:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._leases: dict[int, tuple[Slot, Served]] = {}
-        self._at: OrderedDict[str, Slot] = OrderedDict()  # the latest to ask is last
+        # The server of each conversation and its salt there; the latest to ask is last.
+        self._at: OrderedDict[str, tuple[Slot, str]] = OrderedDict()
         self._new: deque[_Turn] = deque()  # that any server may answer
         self._watching: set[asyncio.Future[None]] = set()  # who waits for any server at all
         for slot in self._slots:
@@ -154,7 +155,7 @@ class Router:
         """
         turn = _Turn(conversation, only)
         with self._lock:
-            slot = only or (self._at.get(conversation) if conversation else None)
+            slot = only or (self._at.get(conversation, (None, ""))[0] if conversation else None)
             (self._new if slot is None else slot.waiting).append(turn)
             self._grant()
             if turn.lease is None and turn.error is None:
@@ -249,21 +250,26 @@ class Router:
         served = slot.serving.begin()
         if served is None:
             return False
+        if turn.conversation and turn.only is None:
+            salt = self._remember(turn.conversation, slot, served.cache_salt)
+            served = served._replace(cache_salt=salt)
         turn.lease = Lease(next(self._numbers), slot.member, served)
         self._leases[turn.lease.number] = slot, served
-        if turn.conversation and turn.only is None:
-            self._remember(turn.conversation, slot)
         _settle(turn.settled)
         return True
 
-    def _remember(self, conversation: str, slot: Slot) -> None:
-        before = self._at.pop(conversation, None)
+    def _remember(self, conversation: str, slot: Slot, salt: str) -> str:
+        """Note a conversation's server; return its salt there, which it keeps."""
+        before, began = self._at.pop(conversation, (None, salt))
+        if before is slot:
+            salt = began
         if before is None and len(self._at) >= KEPT:
-            _, before = self._at.popitem(last=False)
+            _, (before, _) = self._at.popitem(last=False)
         if before is not None:
             before.conversations -= 1
-        self._at[conversation] = slot
+        self._at[conversation] = slot, salt
         slot.conversations += 1
+        return salt
 
     def _refuse(self, turn: _Turn, slot: Slot) -> None:
         turn.error = ServerDown(slot.serving.absence)

@@ -9,16 +9,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+from uuid import uuid4
 
 POLL_SECONDS = 0.1
 
 
 class Served(NamedTuple):
-    """A model's name on the server, the version of its weights, and how often the server began."""
+    """A model on a server.
+
+    Attributes:
+        model: Its name there.
+        version: The version of its weights.
+        life: How often the server began.
+        cache_salt: Requests share computed contexts only with those of the same salt; empty where
+            the server's cache holds nothing of older weights.
+    """
 
     model: str
     version: int = 0
     life: int = 0
+    cache_salt: str = ""
 
 
 class Serving:
@@ -29,10 +39,14 @@ class Serving:
     Args:
         model: Name of the model on the server.
         version: Version of its weights.
+        keeps_cache: Whether the server's cache outlives new weights. Each version has a salt then,
+            so that no conversation begins with what older weights have computed.
     """
 
-    def __init__(self, model: str, version: int = 0) -> None:
-        self._served = Served(model, version)
+    def __init__(self, model: str, version: int = 0, *, keeps_cache: bool = False) -> None:
+        self.keeps_cache = keeps_cache
+        self._run = uuid4().hex  # another run's weights have the same versions
+        self._served = Served(model, version, cache_salt=self._salt(version))
         self._in_use: Counter[str] = Counter()
         self._under_way = 0
         self._lock = threading.Lock()
@@ -61,7 +75,11 @@ class Serving:
     def switch(self, model: str, version: int) -> None:
         """Send requests to come to another model or version; those in progress continue."""
         with self._lock:
-            self._served = self._served._replace(model=model, version=version)
+            salt = self._salt(version)
+            self._served = self._served._replace(model=model, version=version, cache_salt=salt)
+
+    def _salt(self, version: int) -> str:
+        return f"{self._run}-{version}" if self.keeps_cache else ""
 
     @property
     def has_room(self) -> bool:

@@ -278,6 +278,9 @@ class VllmSettings(EngineSettings):
     publish: Literal["auto", "lora", "disk", "nccl"] = "auto"
     """How new weights reach the server: adapters by version (`lora`), a reload from disk, or `nccl`
     from GPU to GPU."""
+    keep_cache: bool = False
+    """Where weights change in place: a conversation that continues keeps what the server has
+    computed of its context, with older weights; otherwise each publish has it computed again."""
     canary: bool = True
     """Before the first step, publish an adapter with a large effect in each kind of adapted layer
     in turn, and stop unless the server's logprobs move as the trainer's do."""
@@ -313,7 +316,7 @@ class VllmSettings(EngineSettings):
         if len({url.rstrip("/").removesuffix("/v1") for url in self.urls}) < len(self.urls):
             raise ValueError("base_urls names one server twice")
         ours = {"base_url", "base_urls", "api_key_env", "away_timeout", "engine", "publish"}
-        ours |= {"requests_per_server"}
+        ours |= {"requests_per_server", "keep_cache"}
         ours |= EngineSettings.model_fields.keys()
         ours -= {"host", "port"}
         changed = sorted(

@@ -163,7 +163,8 @@ def _reason(response: httpx.Response) -> str:
 def swapped(admin: Admin, serving: Serving, version: int, *, drain: bool = False) -> Iterator[None]:
     """Hold the server still while its weights change in place, and then forget what is stale.
 
-    New requests wait on this side. While it is drained, vLLM 0.33 would refuse them.
+    New requests wait on this side. While it is drained, vLLM 0.33 would refuse them. Where the
+    server keeps its cache, salts keep what is stale from new conversations instead.
 
     Args:
         admin: The server.
@@ -177,7 +178,8 @@ def swapped(admin: Admin, serving: Serving, version: int, *, drain: bool = False
     """
     with serving.hold(drain=drain):
         try:
-            admin.post("/pause", mode="wait" if drain else "keep")
+            clear = "false" if serving.keeps_cache else "true"
+            admin.post("/pause", mode="wait" if drain else "keep", clear_cache=clear)
         except Refused as error:
             if error.status != 404:
                 raise
@@ -187,9 +189,10 @@ def swapped(admin: Admin, serving: Serving, version: int, *, drain: bool = False
             ) from error
         try:
             yield
-            # Requests in progress recompute their contexts: their keys and values are of old
-            # weights.
-            admin.post("/reset_prefix_cache", reset_running_requests="true")
+            if not serving.keeps_cache:
+                # Requests in progress recompute their contexts: their keys and values are of old
+                # weights.
+                admin.post("/reset_prefix_cache", reset_running_requests="true")
             admin.post("/update_weight_version", {"new_version": str(version)})
         finally:
             admin.post("/resume", seconds=RESUME_SECONDS)

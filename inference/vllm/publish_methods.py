@@ -31,6 +31,11 @@ def choose_method(
         ConfigError: If what the settings ask for does not fit what is trained.
     """
     publish = settings.publish
+    if settings.keep_cache and use_lora:
+        raise ConfigError(
+            "inference.keep_cache is for weights that change in place; each version of an adapter "
+            "has a cache of its own. Remove it, or set trainer.args.use_lora = false"
+        )
     shared = settings.gpus is None or bool({*settings.gpus} & {*trainer_gpus})
     if publish == "auto":
         if use_lora:

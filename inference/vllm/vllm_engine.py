@@ -97,7 +97,7 @@ class VllmEngine:
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
         self._reference: ReferenceSample | None = None
-        self.serving = Serving(model)
+        self.serving = Serving(model, keeps_cache=settings.keep_cache)
         self._site: Site | None = None
         if not settings.base_url:
             self._site = ThisMachine(settings) if fleet is None else InFleet(settings, fleet)

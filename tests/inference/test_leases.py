@@ -76,6 +76,37 @@ def test_conversations_of_a_server_that_is_gone_move_and_stay_where_they_went() 
     run(main)
 
 
+def test_a_conversation_keeps_the_salt_that_it_began_with_on_its_server() -> None:
+    async def main() -> None:
+        servings = [Serving("m", keeps_cache=True) for _ in range(2)]
+        one, two = (Slot(Member(f"http://server-{n}/v1"), s) for n, s in enumerate(servings))
+        router = Router([one, two])
+
+        async def salt(conversation: str) -> str:
+            lease = await router.take(conversation)
+            await router.give_back(lease)
+            return lease.served.cache_salt
+
+        two.serving.down()
+        began = await salt("a")
+        assert await salt("b") == began, "a group shares its prompt"
+        one.serving.switch("m", 1)
+        assert await salt("a") == began
+        later = {await salt("c"), await salt(""), (await router.only(one).take("a")).served[-1]}
+        assert len(later) == 1, "all that begin with new weights"
+        assert began not in later
+        two.serving.up()
+        one.serving.down()
+        moved = await salt("a")
+        assert moved not in {began, *later}
+        two.serving.switch("m", 1)
+        assert await salt("a") == moved
+        router = Router([Slot(Member("http://server/v1"), Serving("m"))])
+        assert await salt("a") == "", "where nothing stale is kept"
+
+    run(main)
+
+
 def test_who_is_refused_learns_of_a_server_that_may_come_back() -> None:
     async def main() -> None:
         one, two = servers = slots(2)

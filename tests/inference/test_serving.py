@@ -30,7 +30,7 @@ def test_any_order_of_events_agrees_with_a_naive_account(events: list[tuple[str,
         if event == "lease" and up:
             stack = ExitStack()
             leases.append((stack.enter_context(leased(serving)), stack))
-            assert leases[-1][0] == (f"m{version}", version, life)
+            assert leases[-1][0] == Served(f"m{version}", version, life)
         elif event == "lease":
             with pytest.raises(ServerDown), leased(serving):
                 raise AssertionError("there is no server")
@@ -45,7 +45,7 @@ def test_any_order_of_events_agrees_with_a_naive_account(events: list[tuple[str,
         elif event == "back":
             up = True
             serving.up()
-        assert serving.served == (f"m{version}", version, life)
+        assert serving.served == Served(f"m{version}", version, life)
         held = {served.model for served, _ in leases}
         assert {m for m in ("m0", "m1", "m2", "m3") if serving.in_use(m)} == held
         for served, _ in leases:

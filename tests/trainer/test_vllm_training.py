@@ -6,6 +6,8 @@ import asyncio
 import json
 import math
 import os
+import random
+import re
 import shutil
 import signal
 import threading
@@ -15,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 import torch
@@ -277,6 +280,48 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     assert all(trace.error is None for trace in traces), [trace.error for trace in traces]
     assert all(answer == sorted(answer) for answer in answers(traces)), "versions only go up"
     assert straddles(traces[-1]), "no answer straddled a publish"
+
+
+def test_a_kept_cache_serves_conversations_that_continue_and_no_new_ones(vllm_python: str) -> None:
+    """The probe after each publish has the same prompt, and would find stale contexts out."""
+    settings = inference(vllm_python, keep_cache=True)
+    lengths = {"max_seq_len": 1024, "max_prompt_len": 768}
+    sampling = Sampling(1, temperature=2.0, seed=0)
+    with vf.Learner("tiny", inference=settings, use_lora=False, **lengths) as learner:
+        prompt = random.Random(0).choices(range(20, 500), k=512)
+
+        def ask(conversation: str) -> tuple[float, list[float]]:
+            """Return the tokens that were found in the cache, and the first token's logprob."""
+
+            async def run() -> Completion:
+                sampler = learner.engine.sampler(60.0)
+                try:
+                    return await sampler.complete(prompt, sampling, [], conversation)
+                finally:
+                    await sampler.close()
+
+            before = hits(learner.engine.base_url)
+            completion = asyncio.run(run())
+            return hits(learner.engine.base_url) - before, completion.logprobs
+
+        assert ask("first")[0] == 0
+        _, old = ask("first")
+        for parameter in learner.policy.weights.module.parameters():
+            parameter.data += 0.02 * torch.randn_like(parameter)
+        assert learner.publish() < 1e-4
+        found, stale = ask("first")
+        assert found >= 256
+        missed, fresh = ask("second")
+        assert missed == 0
+        assert stale != pytest.approx(fresh, abs=1e-3)
+        assert fresh != pytest.approx(old, abs=1e-3)
+
+
+def hits(base_url: str) -> float:
+    """Return how many tokens of prompts a server has found in its cache."""
+    text = httpx.get(f"{base_url.removesuffix('/v1')}/metrics", trust_env=False).text
+    lines = re.findall(r"^vllm:prefix_cache_hits_total\S* (\S+)$", text, re.MULTILINE)
+    return sum(map(float, lines))
 
 
 def test_the_newest_adapter_does_not_wait_for_those_that_requests_began_with(

@@ -92,7 +92,7 @@ def test_a_model_is_read_again_while_the_server_holds_still(stand: Stand) -> Non
     calls = standing.journal.calls(*SWAP)
     assert [path for path, _ in calls] == SWAP
     bodies = [body for _, body in calls]
-    assert bodies[0] == {"mode": "keep"}
+    assert bodies[0] == {"mode": "keep", "clear_cache": "true"}
     folder = Path(bodies[1]["kwargs"]["weights_path"])
     assert bodies[1] == {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
     assert folder.is_absolute()
@@ -102,6 +102,26 @@ def test_a_model_is_read_again_while_the_server_holds_still(stand: Stand) -> Non
     assert (completion.token_ids, completion.versions) == ([5, 5], [3, 3])
     assert standing.journal.calls("/inference/v1/generate")
     assert not standing.journal.calls("/v1/completions", LOAD)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_cache_that_is_kept_is_not_emptied_and_salted_by_version(
+    stand: Stand, serve: Serve, outside: bool
+) -> None:
+    url = {"base_url": serve()} if outside else {}
+    standing = stand("disk", keep_cache=True, **url).start()
+    for number in (5, 6):
+        standing.publish(number, number)
+        assert standing.sample().token_ids == [number] * 2
+    mode = "wait" if outside else "keep"
+    assert (
+        standing.journal.calls("/pause") == [("/pause", {"mode": mode, "clear_cache": "false"})] * 2
+    )
+    assert not standing.journal.calls("/reset_prefix_cache")
+    path = "/v1/completions" if outside else "/inference/v1/generate"
+    salts = [body.get("cache_salt") for _, body in standing.journal.calls(path)][-2:]
+    assert all(salts)
+    assert salts[0] != salts[1]
 
 
 @pytest.mark.slow
@@ -130,7 +150,7 @@ def test_the_server_runs_on_if_it_cannot_read_the_new_weights(
 def test_a_server_of_somebody_elses_finishes_its_requests_first(stand: Stand, serve: Serve) -> None:
     standing = stand("disk", base_url=serve()).start()
     standing.publish(5, 3)
-    assert standing.journal.calls("/pause") == [("/pause", {"mode": "wait"})]
+    assert [body["mode"] for _, body in standing.journal.calls("/pause")] == ["wait"]
     completion = standing.sample()
     assert (completion.token_ids, completion.versions) == ([5, 5], [3, 3])
     assert standing.journal.calls("/v1/completions")

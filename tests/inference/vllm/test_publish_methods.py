@@ -79,3 +79,10 @@ def test_a_method_that_does_not_fit_is_refused(
         )
     assert f'inference.publish = "{publish}"' in str(error.value)
     assert said in str(error.value)
+
+
+def test_adapters_have_caches_of_their_own() -> None:
+    settings = VllmSettings(keep_cache=True)
+    assert choose_method(settings, use_lora=False, cpu=True) == "disk"
+    with pytest.raises(ConfigError, match="keep_cache is for weights that change in place"):
+        choose_method(settings, use_lora=True, cpu=True)
