@@ -103,11 +103,12 @@ def test_parquet_is_read_by_datasets(tmp_path: Path) -> None:
 def test_row_groups_are_written_as_they_fill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 2)
     monkeypatch.setattr(parquet, "GROUP_ROWS", 3)
     file = tmp_path / "all.parquet"
     export_traces([rich(id=str(index)) for index in range(8)], file)
     written = pyarrow.parquet.ParquetFile(file).metadata
-    assert [written.row_group(i).num_rows for i in range(written.num_row_groups)] == [3, 3, 2]
+    assert [written.row_group(i).num_rows for i in range(written.num_row_groups)] == [4, 4]
     assert [trace.id for trace in read_parquet(file)] == list("01234567")
 
 
@@ -204,10 +205,12 @@ def test_filters_leave_out_and_count(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_left_out_and_counted(tmp_path: Path) -> None:
     file = tmp_path / "all.parquet"
-    done = export_traces([rich(seed=2**80), rich(id="fits")], file)
-    assert done.traces == 1
-    assert [trace.id for trace in read_parquet(file)] == ["fits"]
-    assert "do not fit the schema" in str(done.left_out)
+    broken = [rich(id="a\ud800"), rich(seed=2**80), rich(seed=2**80)]
+    done = export_traces([rich(id="one"), *broken, rich(id="two")], file)
+    assert done.traces == 2
+    assert [trace.id for trace in read_parquet(file)] == ["one", "two"]
+    assert sorted(done.left_out.values()) == [1, 2]
+    assert all("do not fit the schema" in why for why in done.left_out)
 
 
 @pytest.mark.parametrize(

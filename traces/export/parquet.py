@@ -7,7 +7,7 @@ schemas, the trace's info) is JSON text, in columns whose names end with ``_json
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -21,12 +21,11 @@ from vf.traces.trace import Trace, trace_adapter
 
 ENDING = ".parquet"
 GROUP_ROWS, GROUP_BYTES = 1024, 32 << 20  # at which a row group is written
+# At which rows become columns. One row at a time takes eight times as long.
+BATCH_ROWS, BATCH_BYTES = 64, 8 << 20
+TOKEN_BYTES = 64  # of a row, about, for each of its tokens
 _MARK, _VERSION = b"vf.traces", b"1"
 _PARTS = ("penalties", "gates", "parts")
-
-
-class Unfit(ValueError):
-    """A trace that holds what the schema has no room for, like an id beyond 64 bits."""
 
 
 def schema() -> Any:
@@ -122,17 +121,28 @@ class ParquetTraces:
 
     Args:
         path: The file; it is replaced.
+        written: Called with each trace once it has a row.
+        unfit: Called with a trace that has none, and why: the schema has no room for something in
+            it, like an id beyond 64 bits.
 
     Raises:
         ConfigError: If pyarrow is not installed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        written: Callable[[Trace], None] = lambda trace: None,
+        unfit: Callable[[Trace, str], None] = lambda trace, why: None,
+    ) -> None:
         self._pa, parquet = _pyarrow()
         self._schema = schema()
         self._writer = parquet.ParquetWriter(path, self._schema, compression="zstd")
-        self._waiting: list[Any] = []
-        self._bytes = 0
+        self._written, self._unfit = written, unfit
+        self._rows: list[tuple[Trace, dict[str, Any]]] = []
+        self._row_bytes = 0  # about
+        self._batches: list[Any] = []
 
     def append(self, trace: Trace, model: str) -> None:
         """Add a row.
@@ -142,31 +152,61 @@ class ParquetTraces:
             model: The model whose tokenizer made its token ids; may be empty.
 
         Raises:
-            Unfit: If the schema has no room for something in it; the row is left out.
             ConfigError: If the file of an image is missing or damaged.
         """
+        row = _row(trace, model)
+        self._rows.append((trace, row))
+        self._row_bytes += TOKEN_BYTES * row["num_tokens"]
+        self._row_bytes += sum(len(image["data"]) for image in row["images"])
+        if len(self._rows) >= BATCH_ROWS or self._row_bytes >= BATCH_BYTES:
+            self._convert()
+
+    def _convert(self) -> None:
+        """Make a batch of the rows, or where that fails, of those that fit."""
+        rows, self._rows, self._row_bytes = self._rows, [], 0
         try:
-            batch = self._pa.RecordBatch.from_pylist([_row(trace, model)], self._schema)
-        except (self._pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise Unfit(str(error).splitlines()[0]) from error
-        self._waiting.append(batch)
-        self._bytes += batch.nbytes
-        if len(self._waiting) >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            if rows:
+                self._batch(rows)
+        except _Unfit:
+            for trace, row in rows:
+                try:
+                    self._batch([(trace, row)])
+                except _Unfit as error:
+                    self._unfit(trace, str(error))
+        waiting = self._batches
+        if (
+            sum(map(len, waiting)) >= GROUP_ROWS
+            or sum(batch.nbytes for batch in waiting) >= GROUP_BYTES
+        ):
             self._write()
 
+    def _batch(self, rows: list[tuple[Trace, dict[str, Any]]]) -> None:
+        try:
+            batch = self._pa.RecordBatch.from_pylist([row for _, row in rows], self._schema)
+        except (self._pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise _Unfit(str(error).splitlines()[0]) from error
+        self._batches.append(batch)
+        for trace, _ in rows:
+            self._written(trace)
+
     def _write(self) -> None:
-        if self._waiting:
-            table = self._pa.Table.from_batches(self._waiting, self._schema)
+        if self._batches:
+            table = self._pa.Table.from_batches(self._batches, self._schema)
             self._writer.write_table(table, row_group_size=len(table))
-        self._waiting, self._bytes = [], 0
+        self._batches = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         if exc_info[0] is None:
+            self._convert()
             self._write()
         self._writer.close()
+
+
+class _Unfit(ValueError):
+    """The schema has no room for something in a row."""
 
 
 def read_parquet(path: Path) -> Iterator[Trace]:

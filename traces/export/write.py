@@ -6,14 +6,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vf.runtime.durable import sync
 from vf.runtime.errors import ConfigError
 from vf.traces.export.openai_chat import chat_lines
-from vf.traces.export.parquet import ENDING, ParquetTraces, Unfit
+from vf.traces.export.parquet import ENDING, ParquetTraces
 from vf.traces.trace import Trace
 
 Append = Callable[[Trace, str], None]
@@ -39,6 +39,19 @@ class Exported:
     without_tools: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     size: int = 0
+
+    def count(self, trace: Trace) -> None:
+        """Count a trace that was written."""
+        lineages = trace.conversations
+        called = any(m.tool_calls for lineage in lineages for m in lineage.messages)
+        self.traces += 1
+        self.forked += max(len(trace.branches), len(lineages)) > 1
+        self.without_tokens += not trace.branches
+        self.without_tools += called and not any(lineage.tools for lineage in lineages)
+
+    def leave_out(self, trace: Trace, why: str) -> None:
+        """Count a trace that does not fit the schema."""
+        self.left_out[f"do not fit the schema ({why})"] += 1
 
 
 def export_traces(
@@ -67,7 +80,7 @@ def export_traces(
     """
     check_export(output, bare=bare)
     done = Exported()
-    with _whole(output) as temporary, _open(temporary, output.suffix, bare=bare) as append:
+    with _whole(output) as temporary, _open(temporary, output.suffix, done, bare=bare) as append:
         for entry in traces:
             trace, model = entry if isinstance(entry, tuple) else (entry, "")
             if min_reward is not None and (trace.reward is None or trace.reward < min_reward):
@@ -75,17 +88,7 @@ def export_traces(
             elif stop_reasons and trace.stop_reason not in stop_reasons:
                 done.left_out[f"did not stop for {' or '.join(stop_reasons)}"] += 1
             else:
-                try:
-                    append(trace, model)
-                except Unfit as error:
-                    done.left_out[f"do not fit the schema ({error})"] += 1
-                    continue
-                done.traces += 1
-                done.forked += max(len(trace.branches), len(trace.conversations)) > 1
-                done.without_tokens += not trace.branches
-                lineages = trace.conversations
-                called = any(m.tool_calls for lineage in lineages for m in lineage.messages)
-                done.without_tools += called and not any(lineage.tools for lineage in lineages)
+                append(trace, model)
     done.size = output.stat().st_size
     return done
 
@@ -120,18 +123,12 @@ def _whole(output: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _open(path: Path, ending: str, *, bare: bool) -> AbstractContextManager[Append]:
-    return _parquet(path) if ending == ENDING else _chat(path, bare=bare)
-
-
 @contextmanager
-def _parquet(path: Path) -> Iterator[Append]:
-    with ParquetTraces(path) as file:
-        yield file.append
-
-
-@contextmanager
-def _chat(path: Path, *, bare: bool) -> Iterator[Append]:
+def _open(path: Path, ending: str, done: Exported, *, bare: bool) -> Iterator[Append]:
+    if ending == ENDING:
+        with ParquetTraces(path, written=done.count, unfit=done.leave_out) as rows:
+            yield rows.append
+        return
     with path.open("w", encoding="utf-8") as file:
 
         def append(trace: Trace, model: str) -> None:
@@ -139,6 +136,8 @@ def _chat(path: Path, *, bare: bool) -> Iterator[Append]:
             try:
                 file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
             except UnicodeEncodeError as error:
-                raise Unfit(str(error)) from error
+                done.leave_out(trace, str(error))
+            else:
+                done.count(trace)
 
         yield append
