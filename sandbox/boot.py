@@ -35,14 +35,14 @@ MODULES = (
 
 
 @functools.cache
-def boot() -> bytes:
-    """Return the supervisor's code, in the form that its loader reads.
+def boot(modules: tuple[tuple[str, str | None], ...] = MODULES) -> bytes:
+    """Return modules, by default the supervisor's, in the form that its loader reads.
 
     It holds the source and the compiled code: compiling takes 60 ms of a processor, more than the
     rest of a supervisor's start, and most have the same kind of Python as this process.
     """
-    modules = [(name, *(_both(name, file) if file else (None, None))) for name, file in MODULES]
-    data = marshal.dumps((kind_of_python(), modules), MARSHAL_VERSION)
+    code = [(name, *(_both(name, file) if file else (None, None))) for name, file in modules]
+    data = marshal.dumps((kind_of_python(), code), MARSHAL_VERSION)
     return struct.pack(">I", len(data)) + data
 
 

@@ -89,13 +89,17 @@ class Session:
         """Why the session can no longer be used; None while it can."""
         return self._lost
 
-    async def begin(self, *, timeout: float = 30.0) -> None:
+    async def begin(self, *, timeout: float = 30.0, first: bytes | None = None) -> None:
         """Send the supervisor its code and wait until it serves.
+
+        Args:
+            timeout: Seconds that it has for that.
+            first: The bytes that it needs instead of its code.
 
         Raises:
             SandboxError: If it does not, within ``timeout`` seconds.
         """
-        self._writer.write(boot())
+        self._writer.write(boot() if first is None else first)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._listen())]
         source = source_of("inside/interpreter.py").encode()

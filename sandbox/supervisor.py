@@ -2,12 +2,12 @@
 
 It is only the loader. The client first sends a 32-bit length and, in marshal's format, the kind of
 its Python and a list of (module, source, code): the modules of ``vf.sandbox.inside`` and what they
-import. They are loaded from memory, compiled if this is another kind of Python, and
-``vf.sandbox.inside.main`` takes over. So an image needs nothing but Python 3.9, no file of it can
-be older than the client, and no file of it can be changed from inside. It also runs as
-``python3 -I -c "$(cat supervisor.py)" [flags]``.
+import. They are loaded from memory, compiled if this is another kind of Python, and the last one's
+``main`` takes over: that of ``vf.sandbox.inside.main``, or of what starts many supervisors. So an
+image needs nothing but Python 3.9, no file of it can be older than the client, and no file of it
+can be changed from inside. It also runs as ``python3 -I -c "$(cat supervisor.py)" [flags]``.
 
-The flags are those of ``vf.sandbox.inside.main``.
+The flags are those of the last module.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def receive(size: int) -> bytes:
     return data
 
 
-def load() -> None:
-    """Load the modules that the client sends."""
+def load() -> types.ModuleType:
+    """Load the modules that the client sends; return the last."""
     (size,) = struct.unpack(">I", receive(4))
     kind, modules = marshal.loads(receive(size))
     compiled = kind == kind_of_python()
@@ -52,8 +52,8 @@ def load() -> None:
         if source is not None:
             made = marshal.loads(code) if compiled else compile(source, module.__file__, "exec")
             exec(made, module.__dict__)
+    return module
 
 
 if __name__ == "__main__":
-    load()
-    sys.exit(sys.modules["vf.sandbox.inside.main"].main(sys.argv[1:]))
+    sys.exit(load().main(sys.argv[1:]))
