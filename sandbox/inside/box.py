@@ -17,6 +17,7 @@ from vf.sandbox.inside import kernel
 from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import CHUNK, Loop, Outlet
 from vf.sandbox.inside.memory import MemoryWatch, OomCounter
+from vf.sandbox.inside.program import Stage
 from vf.sandbox.inside.sockets import SocketMemory
 from vf.sandbox.inside.users import Account, Users
 
@@ -50,6 +51,7 @@ class Box:
         first = os.getpid() == 1  # of a PID namespace: nobody else is in it
         self.walls = kernel.walls() if self.switch or first else -1
         self.filter = base64.b64decode(flags.filter)
+        self.cores: list[int] = flags.cores
         given = dict(pair.split("=", 1) for pair in flags.env)
         self._home_given = "HOME" in given
         home = {"HOME": flags.home or account.home}
@@ -100,6 +102,10 @@ class Box:
         granted = self.granted if account.uid == 0 else 0
         kept = kernel.KEPT | self.granted
         return kernel.Identity(*account, self.guard, self.switch, granted, kept)
+
+    def stage(self, who: kernel.Identity) -> Stage:
+        """Return the surroundings of a user's programs."""
+        return Stage(who, self.rlimits, self.walls, self.filter, self.cores)
 
     def variables(self, who: kernel.Identity) -> dict[str, str]:
         """Return the environment variables of a user's programs."""

@@ -12,7 +12,6 @@ from vf.sandbox.inside.box import Box, Output
 from vf.sandbox.inside.feed import Feed, Flow
 from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import Capture, Outlet, Timer
-from vf.sandbox.inside.program import Stage
 
 KILL_SECONDS = 8.0
 KILLED = 137
@@ -81,7 +80,7 @@ class Spare:
     def _make(self, who: kernel.Identity) -> Keeper:
         box = self._box
         back = self._back if who == box.who else None
-        keeper = Keeper(box.loop, Stage(who, box.rlimits, box.walls, box.filter), back)
+        keeper = Keeper(box.loop, box.stage(who), back)
         box.keep(keeper)
         return keeper
 

@@ -18,7 +18,6 @@ from vf.sandbox.inside.box import Box
 from vf.sandbox.inside.calls import KILL_SECONDS
 from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import Capture, Timer
-from vf.sandbox.inside.program import Stage
 
 GO, ANSWER, CODE = 100, 101, 102  # descriptors that code rarely uses
 INTERRUPT_SECONDS = (
@@ -141,7 +140,7 @@ class Console:
             os.set_blocking(self._answer, False)
             self._out = Capture(box.loop, out_r, KEPT)
             self._err = Capture(box.loop, err_r, KEPT)
-            self._keeper = Keeper(box.loop, Stage(box.who, box.rlimits, box.walls, box.filter))
+            self._keeper = Keeper(box.loop, box.stage(box.who))
             box.keep(self._keeper)
             self._keeper.run(self, self._program.argv, box.env, box.workdir, fds)
             self._partial, self._orders = b"", 0

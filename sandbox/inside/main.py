@@ -8,8 +8,8 @@ persistent Python, ``--env NAME=VALUE`` a variable, ``--workdir PATH`` the worki
 NAME=N`` for everything that it starts (NAME as in ``resource.RLIMIT_NAME``), ``--memory BYTES`` for
 all of it, where no control group limits it, and with that ``--sockets FD``, a connection to the
 kernel's diagnosis of sockets, ``--filter BASE64`` a filter of system calls for everything that it
-starts, ``--parent PID`` the process with which it ends, ``--remove PATH`` a folder to remove at the
-end.
+starts, ``--cores N ...`` the processor's cores that programs may use, ``--parent PID`` the process
+with which it ends, ``--remove PATH`` a folder to remove at the end.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def usage() -> dict[str, Any]:
     return {"cpu": used.ru_utime + used.ru_stime, "memory": used.ru_maxrss * 1024}
 
 
-def main(arguments: list[str]) -> int:
-    """Serve until stdin ends, or the lifetime is over."""
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the flags."""
     parser = argparse.ArgumentParser("supervisor")
     parser.add_argument("--user")
     parser.add_argument("--guard", type=int)
@@ -192,9 +192,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--memory", type=int)
     parser.add_argument("--sockets", type=int)
     parser.add_argument("--filter", default="")
+    parser.add_argument("--cores", type=int, nargs="+", default=[])
     parser.add_argument("--parent", type=int)
     parser.add_argument("--remove")
-    flags = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until stdin ends, or the lifetime is over; return the exit code."""
+    return serve(parse(arguments))
+
+
+def serve(flags: argparse.Namespace) -> int:
+    """Serve like :func:`main`, with flags that are parsed."""
     try:
         supervisor = Supervisor(flags)
     except ValueError as exc:

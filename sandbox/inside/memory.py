@@ -47,7 +47,7 @@ class MemoryWatch:
         self._kills = 0
         self._before = -1
         self._wait = SHORTEST
-        self._look()
+        loop.later(SHORTEST, self._look)
 
     def read(self) -> int:
         """Return how many processes it has killed."""

@@ -12,13 +12,14 @@ import resource
 import select
 import socket
 import stat
-from typing import Dict, List, NamedTuple, NoReturn, Tuple, Union  # noqa: UP035  (Python 3.9 runs this)
+from typing import Dict, List, NamedTuple, NoReturn, Sequence, Tuple, Union  # noqa: UP035  (Python 3.9 runs this)
 
 from vf.sandbox.folder import write_all
 from vf.sandbox.inside import kernel
 
 MOST_DESCRIPTORS = 16  # that come with an order
 NICE = 10  # what a program runs with: what may have to kill it must get to run
+LINE = 9  # the descriptor of a long line, which every shell knows
 LONGEST_ARGUMENT = 2**17  # the kernel refuses a longer one (MAX_ARG_STRLEN)
 
 
@@ -28,13 +29,15 @@ Order = Tuple[Union[List[str], str], Dict[str, str], str]  # noqa: UP006, UP007
 class Stage(NamedTuple):
     """The surroundings of a program: its user and its limits.
 
-    ``walls`` is a Landlock ruleset, ``filter`` one of system calls for kernel.restrict_calls.
+    ``walls`` is a Landlock ruleset, ``filter`` one of system calls for kernel.restrict_calls,
+    ``cores`` are the processor's, empty for all.
     """
 
     who: kernel.Identity
     rlimits: list[tuple[int, int]]
     walls: int
     filter: bytes = b""
+    cores: Sequence[int] = ()
 
 
 def start(
@@ -52,6 +55,7 @@ def start(
     try:
         prepare(stage)
         rehearse(stage)
+        kernel.restrict_calls(stage.filter)
         poll = select.poll()
         poll.register(orders.fileno(), select.POLLIN)
         poll.poll()
@@ -64,9 +68,6 @@ def start(
         kernel.die_with_parent()
         name = cwd
         enter(cwd)
-        if isinstance(argv, str):
-            argv = shell(argv)
-        kernel.restrict_calls(stage.filter)
         name = argv[0] if argv else ""
         code = execute(argv, env) if name else 127
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
@@ -100,6 +101,8 @@ def prepare(stage: Stage) -> None:
         kernel.die_first()
     kernel.stay_within(stage.walls)
     lower_limits(stage.rlimits)
+    if stage.cores:
+        os.sched_setaffinity(0, stage.cores)
     os.nice(NICE)
     os.umask(0o022)
 
@@ -110,15 +113,24 @@ def send(orders: socket.socket, order: Order, fds: dict[int, int]) -> None:
     Raises:
         OSError: If no further descriptor can be opened, or no process waits for it.
     """
-    plan = os.memfd_create("plan")
+    argv, env, cwd = order
+    line = long_line(argv) if isinstance(argv, str) else None
+    if line is not None:
+        argv, fds = ["/bin/sh", f"/proc/self/fd/{LINE}"], {**fds, LINE: line}
+    elif isinstance(argv, str):
+        argv = ["/bin/sh", "-c", argv]
+    plan = -1
     try:
-        write_all(plan, json.dumps([order, list(fds)]).encode())
+        plan = os.memfd_create("plan")
+        write_all(plan, json.dumps([(argv, env, cwd), list(fds)]).encode())
         socket.send_fds(orders, [b"P"], [plan, *fds.values()])
     finally:
-        os.close(plan)
+        for file in (plan, line):
+            if file is not None and file >= 0:
+                os.close(file)
 
 
-def receive(orders: socket.socket) -> Order | None:
+def receive(orders: socket.socket) -> Tuple[List[str], Dict[str, str], str] | None:  # noqa: UP006
     """Receive an order, and have its descriptors; None where the other end is closed.
 
     Raises:
@@ -169,18 +181,18 @@ def lower_limits(rlimits: list[tuple[int, int]]) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def shell(line: str) -> list[str]:
-    """Return the command with which the shell runs a line, however long."""
-    if len(line) <= LONGEST_ARGUMENT // 4:
-        return ["/bin/sh", "-c", line]
-    if "\0" in line:
-        raise ValueError("embedded null byte")  # as execve says of a shorter one
-    fd = os.memfd_create("line", os.MFD_ALLOW_SEALING)
-    write_all(fd, os.fsencode(line))
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
-    os.dup2(fd, 9)
-    os.set_inheritable(9, True)  # which dup2 leaves alone where it is the same
-    return ["/bin/sh", "/proc/self/fd/9"]
+def long_line(line: str) -> int | None:
+    """Return a file with a line that is too long for an argument, or no valid one: then None."""
+    if len(line) <= LONGEST_ARGUMENT // 4 or "\0" in line:
+        return None
+    try:
+        text = os.fsencode(line)
+    except UnicodeEncodeError:
+        return None  # execve says so
+    file = os.memfd_create("line", os.MFD_ALLOW_SEALING)
+    write_all(file, text)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    return file
 
 
 def execute(argv: list[str], env: dict[str, str]) -> int:

@@ -16,6 +16,7 @@ LARGEST = 2**20  # bytes of a list that are read
 ANYWHERE = "/"  # the home of whoever has none
 ROOT = "root"
 MOST = 2**31 - 1
+DIGITS = re.compile("[0-9]{1,10}")
 
 
 class Account(NamedTuple):
@@ -68,7 +69,7 @@ class Users:
 
 def number(*texts: str) -> bool:
     """Return whether these can be ids; to the kernel, -1 would mean to keep the current one."""
-    return all(re.fullmatch("[0-9]{1,10}", text) and int(text) < MOST for text in texts)
+    return all(DIGITS.fullmatch(text) and int(text) < MOST for text in texts)
 
 
 def lines(path: str, fields: int) -> list[list[str]]:
