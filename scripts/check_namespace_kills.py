@@ -34,7 +34,7 @@ LEAVE = "(setsid sh -c 'setsid sleep 3000 & sleep 3000' &); head -c 1000000 /dev
 SERVE = "import socket; kept = socket.create_server(('127.0.0.1', 0))"
 
 async def one(number):
-    sandbox = {"backend": "bubblewrap", "lifetime": float(sys.argv[1]), "memory": 2**29}
+    sandbox = {"backend": "bubblewrap", "workdir": sys.argv[1], "memory": 2**29}
     async with vf.open_sandbox(sandbox) as box:
         if number == 0:
             print("ready", flush=True)
@@ -51,31 +51,42 @@ asyncio.run(main())
 """
 
 
-def sandboxed(lifetime: float) -> list[int]:
-    """Return the processes in sandboxes with that lifetime, by the flags of their supervisors."""
-    spaces, found = set(), []
-    flag = f"--lifetime\0{lifetime}\0".encode()
+def sandboxed(workdir: str, spaces: set[str]) -> list[int]:
+    """Return the living processes in sandboxes with that working directory, and of their zygote.
+
+    Bubblewrap has it as an argument, and its child is the zygote; a sandbox has it as a mount.
+
+    Args:
+        workdir: The working directory.
+        spaces: PID namespaces that count in any case; those that are found are added.
+    """
+    found = []
     folders = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
     own = os.readlink("/proc/self/ns/pid")
     for folder in folders:
         try:
-            if flag in (folder / "cmdline").read_bytes():
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+            if arguments[0].endswith(b"bwrap") and workdir.encode() in arguments:
                 found.append(int(folder.name))
+                children = (folder / "task" / folder.name / "children").read_text().split()
+                spaces.update(os.readlink(f"/proc/{child}/ns/pid") for child in children)
+            if f" {workdir} " in (folder / "mountinfo").read_text():
                 spaces.add(os.readlink(folder / "ns/pid"))
         except OSError:
             continue
     for folder in folders:
         try:
-            if os.readlink(folder / "ns/pid") in spaces - {own}:
+            dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            if os.readlink(folder / "ns/pid") in spaces - {own} and not dead:
                 found.append(int(folder.name))
         except OSError:
             continue
     return sorted(set(found))
 
 
-def ended(lifetime: float) -> bool:
+def ended(workdir: str, spaces: set[str]) -> bool:
     """Whether none of them is left."""
-    return not sandboxed(lifetime)
+    return not sandboxed(workdir, spaces)
 
 
 def left() -> dict[str, object]:
@@ -95,11 +106,11 @@ def check(seed: int) -> str:
     rng = random.Random(seed)
     slowest, in_sandboxes = 0.0, 0
     for number in range(EACH):
-        lifetime = 100_000.0 + seed * EACH + number
+        workdir = f"/killed-{seed * EACH + number}-{os.getpid()}"
         before = left()
         with tempfile.TemporaryDirectory() as folder:
             owner = subprocess.Popen(
-                [sys.executable, "-c", OWNER, str(lifetime)],
+                [sys.executable, "-c", OWNER, workdir],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=os.environ | {"TMPDIR": folder},
@@ -107,11 +118,12 @@ def check(seed: int) -> str:
             assert owner.stdout is not None
             assert owner.stdout.readline() == b"ready\n", "no sandbox was opened"
             time.sleep(rng.uniform(0.0, 1.0))
-            in_sandboxes += len(sandboxed(lifetime))
+            spaces: set[str] = set()
+            in_sandboxes += len(sandboxed(workdir, spaces))
             owner.kill()
             began = time.monotonic()
             owner.wait()
-            wait_until(partial(ended, lifetime), "all ended", GONE_IN)
+            wait_until(partial(ended, workdir, spaces), "all ended", GONE_IN)
             slowest = max(slowest, time.monotonic() - began)
             owner.stdout.close()
             names = os.listdir(folder)

@@ -24,8 +24,8 @@ HOUSE = [
     ["traces/export"],
     ["traces/view"],
     ["sandbox", "inference"],
+    ["sandbox/inside"],
     [
-        "sandbox/inside",
         "sandbox/container",
         "sandbox/bubblewrap",
         "inference/parsing",

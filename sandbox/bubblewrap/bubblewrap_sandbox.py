@@ -1,7 +1,8 @@
-"""A sandbox of namespaces: bubblewrap makes them, and the supervisor is PID 1 in them.
+"""A sandbox of namespaces: the supervisor is PID 1 in them, and a fork of a zygote.
 
-Its stdin and stdout are pipes of this process. When this process closes them, or dies for any
-reason, the kernel ends PID 1, and with it everything in the namespace.
+The zygote is this process's, in namespaces that bubblewrap made: see
+:mod:`vf.sandbox.bubblewrap.zygote`. When this process closes the sandbox, or dies for any reason,
+the kernel ends PID 1, and with it everything in the namespace.
 """
 
 from __future__ import annotations
@@ -13,24 +14,16 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Self
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.bubblewrap.filters import program_filter, supervisor_filter
-from vf.sandbox.bubblewrap.system import (
-    FILES,
-    ID,
-    USER,
-    System,
-    checked_system,
-    hidden_files,
-    namespaces,
-    outer_uid,
-)
-from vf.sandbox.child import READ_AHEAD, START_TIMEOUT, end, kill
+from vf.sandbox.bubblewrap.forks import Fork, fork
+from vf.sandbox.bubblewrap.system import ID, USER, checked_system, hidden_files
+from vf.sandbox.child import END_TIMEOUT, READ_AHEAD, START_TIMEOUT
 from vf.sandbox.contract import Limits
 from vf.sandbox.session import Session
 from vf.sandbox.session_sandbox import SessionSandbox, see_through
@@ -44,8 +37,6 @@ OPEN_FILES = 512
 PENDING_SIGNALS = 1024
 FEWEST_PIDS = 16
 BACKSTOP = 4  # times the memory of all processes: the kernel's limit for one, should the watch fail
-# For enter.py, in a user namespace that owns nothing of this machine's; it gives them up.
-CAPABILITIES = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP")
 _numbers, _turns = itertools.count(1), itertools.count()
 
 
@@ -83,8 +74,14 @@ class NamespaceProfile:
                 f"memory, leave none of memory = {limits.memory}"
             )
 
-    def plan(self) -> dict[str, object]:
-        """Return the settings for enter.py."""
+    def request(self, uid: int) -> bytes:
+        """Return what a supervisor needs from its zygote's user ``uid``: see zygote.py."""
+        request = {"plan": self.plan(uid), "flags": self.flags(), "env": self.variables()}
+        data = json.dumps(request).encode()
+        return struct.pack(">I", len(data)) + data
+
+    def plan(self, uid: int) -> dict[str, object]:
+        """Return the settings for :func:`vf.sandbox.bubblewrap.enter.enter`."""
 
         def options(size: float, mode: str) -> str:
             return f"size={int(size)},nr_inodes={int(self.limits.files)},mode={mode}"
@@ -95,29 +92,35 @@ class NamespaceProfile:
             "/dev/shm": options(SHM, "1777"),
         }
         return {
+            "uid": uid,
+            "user": ID,
+            "hidden": hidden_files(),
             "folders": folders,
-            "cores": _next_cores(math.ceil(self.limits.cpus)),
             "filter": base64.b64encode(supervisor_filter()).decode(),
         }
 
-    def flags(self) -> list[str]:
-        """Return the flags of the supervisor."""
+    def flags(self) -> dict[str, object]:
+        """Return the flags of the supervisor, by their names."""
         limits = self.limits
         rlimits = {
             "CORE": 0,
             "DATA": BACKSTOP * int(limits.memory),
-            "FSIZE": int(limits.workspace),
+            "FSIZE": int(limits.workspace) + 1,  # a full folder says so before this
             "MEMLOCK": 2**16,
             "NOFILE": OPEN_FILES,
             "NPROC": int(limits.pids),
             "SIGPENDING": PENDING_SIGNALS,  # also counts for the user that bubblewrap runs as
         }
-        flags = ["--user", f"{ID}:{ID}", "--workdir", self.workdir, "--home", self.workdir]
-        flags += ["--lifetime", str(limits.lifetime), "--memory", str(int(limits.memory))]
-        flags += ["--filter", base64.b64encode(program_filter()).decode()]
-        for name, value in rlimits.items():
-            flags += ["--rlimit", f"{name}={value}"]
-        return flags
+        return {
+            "user": f"{ID}:{ID}",
+            "workdir": self.workdir,
+            "home": self.workdir,
+            "lifetime": limits.lifetime,
+            "memory": int(limits.memory),
+            "cores": _next_cores(math.ceil(limits.cpus)),
+            "filter": base64.b64encode(program_filter()).decode(),
+            "rlimit": [f"{name}={value}" for name, value in rlimits.items()],
+        }
 
     def variables(self) -> dict[str, str]:
         """Return the variables of everything that runs inside."""
@@ -149,14 +152,11 @@ class BubblewrapSandbox(SessionSandbox):
         name: Its name in error messages.
     """
 
-    def __init__(self, name: str, session: Session, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self, name: str, session: Session, fork: Fork, writer: asyncio.StreamWriter
+    ) -> None:
         super().__init__(name, session)
-        self._process = process
-
-    @property
-    def pid(self) -> int:
-        """The process id of bubblewrap on this machine."""
-        return self._process.pid
+        self._fork, self._writer = fork, writer
 
     @classmethod
     async def create(cls, profile: NamespaceProfile | None = None, *, warm: bool = False) -> Self:
@@ -173,23 +173,21 @@ class BubblewrapSandbox(SessionSandbox):
         profile, system = profile or NamespaceProfile(), await checked_system()
         name = f"bubblewrap-{os.getpid()}-{next(_numbers)}"
         try:
-            process = await _spawn(profile, system)
+            process = await fork(system, profile.workdir)
+            reader, writer = await _connect(process)
         except OSError as error:
             raise SandboxError(f"{name} did not start: {error}") from error
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        stderr: list[bytes] = []
-        reading = asyncio.ensure_future(_read_stderr(process.stderr, stderr))
 
         async def cause() -> str:
-            await reading
-            return _describe(await process.wait(), stderr)
+            code, text = await process.wait()
+            if code is None:
+                return text
+            return f"exit code {code}: {text}" if text else f"exit code {code}"
 
-        session = Session(process.stdout, process.stdin, name=name, cause=cause)
-        sandbox = cls(name, session, process)
+        session = Session(reader, writer, name=name, cause=cause)
+        sandbox = cls(name, session, process, writer)
         try:
-            await session.begin(timeout=START_TIMEOUT)
+            await session.begin(timeout=START_TIMEOUT, first=profile.request(process.uid))
             if warm:
                 await session.warm()
         except BaseException:
@@ -198,86 +196,34 @@ class BubblewrapSandbox(SessionSandbox):
         return sandbox
 
     async def _outside(self) -> str | None:
-        """Return what ended it if that was a signal to bubblewrap, which nothing inside can send.
+        """Return what ended it if that was the zygote's end, which nothing inside can cause.
 
         Otherwise what ran inside ended PID 1: by its memory, its time or its signals.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5.0):
-                code = await self._process.wait()
-                return f"signal {-code} ended bubblewrap" if code < 0 else None
+                code, text = await self._fork.wait()
+                return text if code is None else None
         return None
 
     async def _close(self) -> None:
-        """End it; kill it if this is cancelled, as when the event loop ends."""
+        """Kill it, and wait until all of it is dead."""
         assert self._session is not None
+        self._fork.kill()
         try:
             await self._session.close()
-            await end(self._process)
-        except asyncio.CancelledError:
-            await kill(self._process)
+        finally:
+            self._writer.transport.abort()
+            try:
+                async with asyncio.timeout(END_TIMEOUT):
+                    await self._fork.wait()
+            except TimeoutError:
+                raise SandboxError(f"{self.name} could not be ended") from None
 
 
-async def _spawn(profile: NamespaceProfile, system: System) -> asyncio.subprocess.Process:
-    package = resources.files("vf.sandbox")
-    enter = (package / "bubblewrap/enter.py").read_text("utf-8")
-    supervisor = (package / "supervisor.py").read_text("utf-8")
-    arguments = [*namespaces(), *CAPABILITIES, *system.mounts]
-    for name, value in profile.variables().items():
-        arguments += ["--setenv", name, value]
-    arguments += ["--proc", "/proc", *hidden_files(), "--dev", "/dev"]
-    # Reading it gives zeros, too, but it cannot be mapped: mapped zeros are shared without a file.
-    arguments += ["--dev-bind", "/dev/full", "/dev/zero"]
-    arguments += ["--dir", "/tmp", "--dir", profile.workdir]
-    inside = [system.python, "-I", "-S", "-c", enter, json.dumps(profile.plan()), supervisor]
-    uid = outer_uid()
-    with _files() as (files, descriptors):
-        arguments += [*files, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
-        return await asyncio.create_subprocess_exec(
-            system.bwrap,
-            *arguments,
-            "--",
-            *inside,
-            *profile.flags(),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=descriptors,
-            cwd="/",
-            env={},
-            start_new_session=True,  # Ctrl-C is for this process, which then ends it
-            limit=READ_AHEAD,
-            user=uid,
-            group=uid,
-            extra_groups=None if uid is None else [],
-        )
-
-
-@contextlib.contextmanager
-def _files() -> Iterator[tuple[list[str], list[int]]]:
-    """Yield bubblewrap's arguments for the small files of /etc, and their descriptors."""
-    arguments: list[str] = []
-    descriptors: list[int] = []
+async def _connect(process: Fork) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
-        for path, text in FILES.items():
-            file = os.memfd_create("etc")
-            descriptors.append(file)
-            os.write(file, text.encode())
-            os.lseek(file, 0, os.SEEK_SET)
-            arguments += ["--perms", "0444", "--ro-bind-data", str(file), path]
-        yield arguments, descriptors
-    finally:
-        for file in descriptors:
-            os.close(file)
-
-
-async def _read_stderr(reader: asyncio.StreamReader, chunks: list[bytes]) -> None:
-    """Keep the beginning of bubblewrap's and the supervisor's stderr."""
-    while data := await reader.read(READ_AHEAD):
-        if sum(map(len, chunks)) < 4000:
-            chunks.append(data)
-
-
-def _describe(code: int, chunks: list[bytes]) -> str:
-    text = b"".join(chunks).decode("utf-8", "replace").strip()[-2000:]
-    return f"exit code {code}: {text}" if text else f"exit code {code}"
+        return await asyncio.open_connection(sock=process.connection, limit=READ_AHEAD)
+    except BaseException:
+        process.discard()
+        raise

@@ -1,31 +1,35 @@
-"""The script that is PID 1 of a bubblewrap sandbox: ``enter.py PLAN SUPERVISOR [flags]``.
+"""Makes a sandbox around a process that was just forked, which is PID 1 of a new PID namespace.
 
-It mounts the writable folders and the terminals, opens the kernel's diagnosis of sockets, drops the
-capabilities that this took, applies the filter of system calls, and becomes the supervisor.
-Bubblewrap itself cannot limit the number of files in a folder, or of terminals. The script is
-passed as an argument, so that nothing inside can replace it, and runs in Python 3.9.
-
-``PLAN`` is JSON: ``folders`` are paths with mount options of tmpfs, ``cores`` are the processor's,
-``filter`` is base64.
+It has the namespaces of the zygote yet, and its capabilities there. It mounts its own ``/proc``,
+becomes a user that no other sandbox has, moves to a user namespace below and to the others that
+belong to that, mounts the writable folders and the terminals, opens the kernel's diagnosis of
+sockets, drops all capabilities and takes on the filter of system calls. What it has mounted before
+the user namespace, nobody in there could take off. It runs in Python 3.9.
 """
 
 from __future__ import annotations
 
 import base64
 import ctypes
-import json
+import fcntl
 import os
 import socket
-import sys
+import struct
+from typing import Any
 
-CLONE_NEWNS = 0x20000
-MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
-PR_CAPBSET_DROP, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 24, 22, 2
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_MOVE, MNT_DETACH = 2, 4, 8, 4096, 8192, 2
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+APART = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+PR_SET_DUMPABLE, PR_CAPBSET_READ, PR_CAPBSET_DROP = 4, 23, 24
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 AF_NETLINK, NETLINK_SOCK_DIAG = 16, 4
-CAP_SETPCAP, CAP_SYS_ADMIN = 8, 21
-CAPABILITY_VERSION = 0x20080522
-# The machine has some thousand pseudo-terminals; bubblewrap's own mount gives all to whoever asks.
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+CAPABILITY_VERSION, MOST_CAPABILITIES = 0x20080522, 64
+# The machine has some thousand pseudo-terminals; without a limit, one sandbox could take them all.
 TERMINALS = b"newinstance,ptmxmode=0666,mode=0620,max=64"
+# The kernel counts these for the zygote's user as well, who has 128 by default.
+INOTIFY_INSTANCES = "16"
 OOM_SCORE = "500"  # if the machine itself runs out, sandboxes go before the trainer
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,39 +39,97 @@ class _Program(ctypes.Structure):  # struct sock_fprog
 
 
 def require(code: int, problem: str) -> None:
-    """Exit with a message if a call of the C library failed."""
+    """Raise OSError if a call of the C library failed."""
     if code != 0:
-        sys.exit(f"supervisor: {problem}: {os.strerror(ctypes.get_errno())}")
+        number = ctypes.get_errno()
+        raise OSError(number, f"{problem}: {os.strerror(number)}")
 
 
-def main() -> None:
-    """Mount the folders, and drop all capabilities."""
-    plan = json.loads(sys.argv.pop(1))
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write(OOM_SCORE)
-    os.sched_setaffinity(0, plan["cores"])
-    # In a user namespace below the one that owns the mounts: only in a copy may it mount.
-    require(_libc.unshare(CLONE_NEWNS), "cannot have mounts of its own")
+def leave_pid_namespace() -> None:
+    """Let the next fork be PID 1 of a new PID namespace."""
+    require(_libc.unshare(CLONE_NEWPID), "cannot make a PID namespace")
+
+
+def return_to(space: int) -> None:
+    """Let later forks be in the PID namespace again that this descriptor is of."""
+    require(_libc.setns(space, CLONE_NEWPID), "cannot return to its PID namespace")
+
+
+def enter(plan: dict[str, Any]) -> int:
+    """Make the sandbox.
+
+    Args:
+        plan: ``uid`` and gid, as the zygote's user namespace has them; ``user``, the user and
+            group of everything inside; ``hidden`` files of ``/proc``; ``folders``, paths with mount
+            options of tmpfs; ``filter`` in base64.
+
+    Returns:
+        A connection to the kernel's diagnosis of the sandbox's sockets.
+
+    Raises:
+        OSError: If the kernel does not allow something.
+    """
+    _write("/proc/self/oom_score_adj", OOM_SCORE)
+    _mount_proc(plan["hidden"])
+    uid = plan["uid"]
+    if uid != os.getuid():  # else this user's only one: it may not even give up groups
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # or the files below would be root's
+    require(_libc.unshare(APART), "cannot make namespaces")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{plan['user']} {uid} 1")
+    _write("/proc/self/gid_map", f"{plan['user']} {uid} 1")
+    _write("/proc/sys/user/max_inotify_instances", INOTIFY_INSTANCES)
+    _start_loopback()
     for path, options in plan["folders"].items():
-        made = _libc.mount(
-            b"tmpfs", path.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options.encode()
-        )
-        require(made, f"cannot mount {path}")
-    made = _libc.mount(b"devpts", b"/dev/pts", b"devpts", MS_NOSUID | MS_NOEXEC, TERMINALS)
-    require(made, "cannot mount /dev/pts")
-    for capability in (CAP_SYS_ADMIN, CAP_SETPCAP):
-        dropped = _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-        require(dropped, f"cannot drop capability {capability}")
+        _mount("tmpfs", path, MS_NOSUID | MS_NODEV, options.encode())
+    _mount("devpts", "/dev/pts", MS_NOSUID | MS_NOEXEC, TERMINALS)
     sockets = socket.socket(AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
-    sys.argv += ["--sockets", str(sockets.detach())]
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
-    require(_libc.capset(header, (ctypes.c_uint32 * 6)()), "cannot give up its capabilities")
+    _drop_capabilities()
     code = base64.b64decode(plan["filter"])
     program = _Program(len(code) // 8, code)
     filtered = _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)
     require(filtered, "cannot take on the filter of system calls")
+    return sockets.detach()
 
 
-if __name__ == "__main__":
-    main()
-    exec(compile(sys.argv.pop(1), "supervisor", "exec"))
+def _mount_proc(hidden: list[str]) -> None:
+    """Replace the zygote's /proc by a new one, and hide files of it."""
+    require(_libc.unshare(CLONE_NEWNS), "cannot have mounts of its own")
+    # The kernel allows it only while another one can be seen.
+    _mount("proc", "/tmp", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    require(_libc.umount2(b"/proc", MNT_DETACH), "cannot take off /proc")
+    require(_libc.mount(b"/tmp", b"/proc", None, MS_MOVE, None), "cannot move /proc")
+    for path in hidden:
+        bound = _libc.mount(b"/dev/null", path.encode(), None, MS_BIND, None)
+        require(bound, f"cannot hide {path}")
+
+
+def _mount(kind: str, path: str, flags: int, options: bytes | None = None) -> None:
+    name = kind.encode()
+    require(_libc.mount(name, path.encode(), name, flags, options), f"cannot mount {path}")
+
+
+def _start_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh14x", b"lo", IFF_UP)  # struct ifreq
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)
+
+
+def _drop_capabilities() -> None:
+    for capability in range(MOST_CAPABILITIES):
+        if _libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 1:
+            dropped = _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+            require(dropped, f"cannot drop capability {capability}")
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+    require(_libc.capset(header, (ctypes.c_uint32 * 6)()), "cannot give up its capabilities")
+
+
+def _write(path: str, text: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)

@@ -75,7 +75,7 @@ _finding = threading.Lock()
 HELD_BY = {
     "memory": "a look at processes, temporary files and buffers of sockets, 20 times a second; the "
     "largest process is killed. Buffers of pipes are not counted",
-    "cpus": "affinity: whole cores, rounded up, which sandboxes take by turns",
+    "cpus": "affinity of programs: whole cores, rounded up, which sandboxes take by turns",
     "pids": "the kernel, for each namespace (RLIMIT_NPROC)",
     "workspace": "the kernel (tmpfs)",
     "tmp": "the kernel (tmpfs)",
@@ -160,10 +160,8 @@ def system_folders() -> list[str]:
 
 
 def hidden_files() -> list[str]:
-    """Return the arguments that hide the files of /proc that engines hide."""
-    return [
-        word for path in HIDDEN if os.path.exists(path) for word in ("--ro-bind", "/dev/null", path)
-    ]
+    """Return the files of /proc that engines hide."""
+    return [path for path in HIDDEN if os.path.exists(path)]
 
 
 def namespaces() -> list[str]:

@@ -60,12 +60,6 @@ def processes_of(container: str) -> dict[int, str]:
     return processes_where(lambda folder: container in (folder / "cgroup").read_text())
 
 
-def space_below(pid: int) -> str:
-    """Return the PID namespace of a process's first child."""
-    first = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
-    return os.readlink(f"/proc/{first}/ns/pid")
-
-
 def memory_of_this_process() -> int:
     """Return the resident memory, bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -111,7 +105,7 @@ class Arena:
     async def _open(self) -> SessionSandbox:
         if self.profile is None or self.engine is None:
             namespaces = await BubblewrapSandbox.create(NamespaceProfile(PROFILE.limits))
-            space = space_below(namespaces.pid)
+            space = (await namespaces.exec(["readlink", "/proc/self/ns/pid"])).stdout.strip()
             self._belongs = lambda folder: os.readlink(folder / "ns/pid") == space
             return namespaces
         prepared = await asyncio.to_thread(prepare, self.engine, self.profile)
