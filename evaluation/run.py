@@ -17,7 +17,7 @@ from vf.environments.environment import Environment
 from vf.environments.registry import make
 from vf.environments.runner import repeat_lost, rollout
 from vf.environments.sandboxes import backend_of, check_sandboxes, image_stats
-from vf.environments.text_only import check_text_only, shows_images
+from vf.environments.text_only import shows_images
 from vf.environments.tool_schemas import tool_schemas
 from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
@@ -46,10 +46,6 @@ from vf.traces.trace import Trace
 from vf.traces.writer import TraceWriter
 
 FAILURES_IN_A_ROW = 25  # after which nothing can be expected of the rest
-SERVE = (
-    'set engine = "embedded", or serve a model that sees, and give the server\'s address with -b '
-    "(base_url)"
-)
 
 
 @dataclass(slots=True)
@@ -102,9 +98,6 @@ def prepare(config: EvalConfig) -> list[Suite]:
     for entry in config.environments:
         environment = _with_limits(make(entry.id, **entry.args), config.limits)
         tasks = take_tasks(environment, "eval", entry.tasks or config.tasks)
-        for model in config.models:
-            if model.engine == "vllm":
-                check_text_only(environment, tasks, f"the engine of {model.name}", SERVE)
         suites.append(Suite(entry, environment, tasks))
     return suites
 

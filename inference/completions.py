@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -14,6 +15,7 @@ from vf.inference.supports import logprobs_to_ask, read_supports
 from vf.inference.wire import JsonClient, Unavailable
 from vf.runtime.api_keys import hide_urls
 from vf.runtime.errors import ModelError
+from vf.traces.images import Image
 from vf.traces.packed import unpack_supports
 
 
@@ -65,6 +67,24 @@ class TokenSampler(Protocol):
         ...
 
 
+class ImageProcessor(Protocol):
+    """Prepares images for servers that process them themselves, as a model's own processor does."""
+
+    def as_sent(
+        self, token_ids: Sequence[int], images: Sequence[Image]
+    ) -> tuple[list[int], list[dict[str, str]]]:
+        """Return a prompt with one placeholder for each image, and the images' addresses.
+
+        Raises:
+            ContextFull: If the model has sampled a placeholder before an image.
+        """
+        ...
+
+    def test_prompt(self) -> tuple[list[int], list[Image]]:
+        """Return the tokens of a test picture, and it with its place in them."""
+        ...
+
+
 # What a server could have other defaults for, such as those of the model's generation_config.json.
 _NEUTRAL = {**NEUTRAL, "presence_penalty": 0, "frequency_penalty": 0}
 
@@ -97,8 +117,10 @@ async def openai_wire(
     answer may hold them (the embedded engine).
 
     Raises:
-        ModelError: If the server failed, or its answer lacks ids or logprobs.
+        ModelError: If the server failed, its answer lacks ids or logprobs, or there are images.
     """
+    if sampling.images:
+        raise ModelError("images are not sent to servers that speak OpenAI's API in tokens")
     body: dict[str, Any] = {
         "model": served.model,
         "prompt": prompt_ids,
@@ -149,13 +171,7 @@ async def vllm_wire(
 
 
 def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, Any]:
-    """Return the sampling parameters that are not neutral, by the names that vLLM has for them.
-
-    Raises:
-        ModelError: If there are images, for which no server's API is known here.
-    """
-    if sampling.images:
-        raise ModelError("images are read only by the embedded engine of this process")
+    """Return the sampling parameters that are not neutral, by the names that vLLM has for them."""
     seed = {} if sampling.seed is None else {"seed": sampling.seed}
     start = sampling.experts_from
     fields = {name: getattr(sampling, name) for name in NEUTRAL}
@@ -217,20 +233,41 @@ async def generate_wire(
     prompt_ids: list[int],
     sampling: Sampling,
     stop_token_ids: list[int],
+    *,
+    vision: ImageProcessor | None = None,
+    versions_told: bool = True,
 ) -> Completion:
     """Ask ``/inference/v1/generate``.
 
     The client's base URL is the server's root. Where weights are swapped under running requests,
     one completion may have tokens of several versions, which ``/v1/completions`` does not tell
-    apart.
+    apart. Nor does that take images beside token ids.
+
+    Args:
+        client: Asks the server.
+        served: The model and version that are asked for.
+        prompt_ids: The tokens that are continued.
+        sampling: The sampling settings, and the prompt's images.
+        stop_token_ids: The tokens that end it.
+        vision: Prepares images.
+        versions_told: Whether the server tells versions: those of weights that change in place.
 
     Raises:
-        ModelError: If the server failed, or its answer lacks ids, logprobs or versions.
+        ModelError: If the server failed, its answer lacks ids, logprobs or versions, or it makes
+            other tokens of the images.
+        ContextFull: If the model has sampled a placeholder before an image.
     """
     likeliest = logprobs_to_ask(sampling)
+    tokens, seen = prompt_ids, dict[str, Any]()
+    if sampling.images:
+        if vision is None:
+            raise ModelError("images are not sent to this server: it was started without them")
+        tokens, parts = await asyncio.to_thread(vision.as_sent, prompt_ids, sampling.images)
+        seen = {"content_parts": parts, "return_token_ids": True}
     body: dict[str, Any] = {
         "model": served.model,
-        "token_ids": prompt_ids,
+        "token_ids": tokens,
+        **seen,
         **salted(served),
         "sampling_params": {
             "logprobs": likeliest,
@@ -243,12 +280,15 @@ async def generate_wire(
         choice = answer["choices"][0]
         ids = list(choice["token_ids"])
         logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
-        versions = [
-            int(span["version"])
-            for span in choice["weight_versions"]
-            for _ in range(span["start"], span["end"])
-        ]
+        versions = [served.version] * len(ids)
+        if versions_told:
+            versions = [
+                int(span["version"])
+                for span in choice["weight_versions"]
+                for _ in range(span["start"], span["end"])
+            ]
         reason = choice["finish_reason"]
+        read = answer["prompt_token_ids"] if seen else prompt_ids
         experts = choice.get("routed_experts")
         supports = read_supports(
             {top["token_id"]: top["logprob"] for top in token["top_logprobs"]}
@@ -260,5 +300,10 @@ async def generate_wire(
             f"{hide_urls(client.base_url)} does not tell ids, logprobs and weight versions as vLLM "
             f"0.32 does (missing: {error})"
         ) from error
+    if read != prompt_ids:
+        raise ModelError(
+            f"{hide_urls(client.base_url)} makes other tokens of the prompt's images than the "
+            "model's processor does here; serve the same model, with its own processor settings"
+        )
     rows = requested_experts(experts, sampling.experts_from, len(prompt_ids), len(ids))
     return checked(ids, logprobs, versions, reason, rows, supports)

@@ -33,8 +33,7 @@ class Sampling:
             without it.
         fixed: Whether an agent that asks for another way to sample still gets this one.
         trained: Whether the answer is trained, for which a server tells what its filters left.
-        images: The images of the prompt, each with the place of its first placeholder in it, for
-            the embedded engine.
+        images: The images of the prompt, each with the place of its first placeholder in it.
         experts_from: The first token of the prompt whose experts are to be returned, with those of
             all tokens after it; None for none.
     """

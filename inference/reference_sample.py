@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from vf.inference.completions import Completion
+from vf.inference.completions import Completion, Wire
 from vf.inference.leases import Member, Router, Slot
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
@@ -44,8 +44,13 @@ class ReferenceSample:
     logprobs: Sequence[float]
     tolerance: float
 
-    def check(self, member: Member, served: Served) -> None:
+    def check(self, member: Member, served: Served, wire: Wire | None = None) -> None:
         """Sample the same from a server that takes no other requests yet.
+
+        Args:
+            member: The server.
+            served: The model and version that are asked for.
+            wire: The protocol, if it is not the member's.
 
         Raises:
             EngineError: If the server answers as other weights would.
@@ -53,7 +58,7 @@ class ReferenceSample:
         """
         if served.version != self.version:  # newer weights are on their way, with a probe
             return
-        gap = self.gap(asyncio.run(self._sample(member, served)))
+        gap = self.gap(asyncio.run(self._sample(member, served, wire)))
         if gap is None:
             log.warning(
                 "the vLLM server at %s sampled another first token than was sampled before it "
@@ -83,9 +88,9 @@ class ReferenceSample:
             for q, p in zip(completion.logprobs[:same], self.logprobs[:same], strict=True)
         )
 
-    async def _sample(self, member: Member, served: Served) -> Completion:
-        serving = Serving(served.model, served.version)
-        client = TokenClient(Router([Slot(member, serving)]), timeout=SECONDS, max_retries=0)
+    async def _sample(self, member: Member, served: Served, wire: Wire | None) -> Completion:
+        router = Router([Slot(member, Serving(served.model, served.version))])
+        client = TokenClient(router, timeout=SECONDS, max_retries=0, wire=wire)
         try:
             return await client.complete(self.prompt_ids, self.sampling, self.stop_token_ids)
         finally:

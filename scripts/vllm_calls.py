@@ -62,7 +62,7 @@ from vf.inference.settings import VllmSettings
 from vf.inference.vllm import nccl
 from vf.inference.vllm.launch import flags, server_env
 from vf.inference.vllm.publish_methods import FIXED, METHODS
-from vf.inference.vllm.server_args import Adapters, returning_experts, server_args
+from vf.inference.vllm.server_args import AS_HERE, Adapters, returning_experts, server_args
 from vf.inference.vllm.vllm_engine import VllmEngine
 from vf.inference.vllm.weight_store import WeightStore
 
@@ -292,6 +292,7 @@ def parsed(settings: VllmSettings, method: str, *, cpu: bool, rank: int | None =
             adapters=None if rank is None else Adapters(rank, 3),
             cpu=cpu,
             shared_gpu=not cpu,
+            images=True,
         )
     )
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
@@ -384,6 +385,9 @@ def main() -> None:
                 parsed(VllmSettings(**extra), method, cpu=cpu)
         args = parsed(returning_experts(VllmSettings(), cpu=False), method, cpu=False)
         assert args.enable_return_routed_experts
+        assert (args.enable_scale_out, args.mm_processor_kwargs) == (True, AS_HERE), args
+    assert tokens.GenerateRequest.model_fields.keys() >= {"content_parts", "return_token_ids"}
+    assert "prompt_token_ids" in tokens.GenerateTokensResponse.model_fields
     for rank in (1, 9, 64, 300, 512):
         assert parsed(VllmSettings(), "lora", cpu=False, rank=rank).max_loras == 3
     leave_out_cuda()

@@ -21,6 +21,7 @@ from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from vf.trainer.learning.policy import Policy
+    from vf.trainer.run.setup import ProbePrompt
     from vf.trainer.settings.config import Config
 
 EFFECT = 0.5  # nats per token at least, in which an adapter's part shows
@@ -55,7 +56,7 @@ def wants_canary(config: Config, policy: Policy) -> bool:
 
 def try_adapter(
     policy: Policy,
-    prompt_ids: list[int],
+    prompt: ProbePrompt,
     token_ids: Sequence[int],
     publish: Callable[[], Probed],
     training: Callable[[], AbstractContextManager[None]],
@@ -69,7 +70,7 @@ def try_adapter(
 
     Args:
         policy: The policy that is trained.
-        prompt_ids: The prompt that the engine is probed with.
+        prompt: The prompt that the engine is probed with.
         token_ids: The engine's answer with the adapter as it is.
         publish: Brings the weights as they are to the engine, and probes it.
         training: Makes room for the trainer.
@@ -83,7 +84,7 @@ def try_adapter(
     adapted = adapted_kinds(policy.model)
 
     def logprobs() -> list[float]:
-        return policy.logprobs(prompt_ids, [*token_ids])
+        return policy.logprobs(prompt.token_ids, [*token_ids], prompt.images)
 
     with training():
         before = logprobs()

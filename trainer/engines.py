@@ -28,7 +28,7 @@ from vf.trainer.learning.memory.server_memory import shares_gpu
 from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import read_model_config
 from vf.trainer.processes.placement import gpus_of_server
-from vf.trainer.run.setup import Setup
+from vf.trainer.run.setup import ProbePrompt, Setup
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.determinism import batch_invariant
 from vf.trainer.settings.overlap import steps_ahead
@@ -105,7 +105,7 @@ def build_engine(setup: Setup, policy: AnyPolicy) -> Engine:
         module = policy.weights.module
         form = adapter_format(composite_config(module) or module.config)
         adapters = Adapters(args.lora_rank, steps_ahead(config) + 1, form)
-    text = renderer.decode(setup.probe_ids) + TOKENIZER_TEXT
+    text = renderer.decode(setup.probe.token_ids) + TOKENIZER_TEXT
     return vllm_engine(
         settings,
         config.model,
@@ -119,6 +119,7 @@ def build_engine(setup: Setup, policy: AnyPolicy) -> Engine:
         shared_gpu=not cpu and shares_gpu(config),
         encoded=(text, renderer.tokenizer.encode(text, add_special_tokens=False)),
         note=setup.note,
+        vision=renderer.vision,
         fleet=fleet,
     )
 
@@ -127,7 +128,7 @@ async def probe(
     engine: Engine,
     policy: AnyPolicy,
     version: int,
-    prompt_ids: list[int],
+    prompt: ProbePrompt,
     stops: list[int],
     *,
     timeout: float,
@@ -143,7 +144,7 @@ async def probe(
         engine: Samples.
         policy: The policy that is trained.
         version: The version of its weights.
-        prompt_ids: The prompt.
+        prompt: The prompt.
         stops: Ids that end the answer.
         timeout: Seconds without progress after which a server is given up.
         tolerance: Nats by which a server that comes back may differ.
@@ -155,7 +156,9 @@ async def probe(
     Raises:
         ModelError: If all servers failed; an outage is waited out.
     """
-    sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=policy.args.temperature, seed=0)
+    prompt_ids, images = prompt
+    temperature = policy.args.temperature
+    sampling = Sampling(PROBE_TOKENS, temperature=temperature, seed=0, images=images)
     while True:
         await engine.leases.available()
         samplers = engine.samplers(timeout)
@@ -175,7 +178,7 @@ async def probe(
     mine: dict[tuple[int, ...], list[float]] = {}  # most servers sample the same
     with engine.training():
         for ids in {tuple(answer.token_ids) for answer in answers}:
-            mine[ids] = policy.logprobs(prompt_ids, [*ids])
+            mine[ids] = policy.logprobs(prompt_ids, [*ids], images)
     first = tuple(answers[0].token_ids)
     engine.remember(
         ReferenceSample(version, prompt_ids, sampling, stops, first, mine[first], tolerance)

@@ -22,7 +22,7 @@ from vf.trainer.collecting.background_loop import BackgroundLoop, BackgroundSamp
 from vf.trainer.early_checks import check_names
 from vf.trainer.learning.losses.custom_loss import check_loss
 from vf.trainer.processes.launch import leave_world, world
-from vf.trainer.run.setup import Setup
+from vf.trainer.run.setup import ProbePrompt, Setup
 from vf.trainer.settings.learner_settings import learner_config
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ class Learner:
         config = fitted(config, model_config).config
         set_seed(config.args.seed)
         renderer = make_renderer(config)
-        probe_ids = renderer.prompt(as_messages(PROBE), [])
+        probe = ProbePrompt.of(renderer, renderer.prompt(as_messages(PROBE), []))
         path = make_temporary_folder("learner")
         self._closing = CleanupStack()
         self._closing.add(lambda: remove_tree(path))
-        setup = Setup(config, renderer, probe_ids, path / "published", path / "inference.log")
+        setup = Setup(config, renderer, probe, path / "published", path / "inference.log")
         with self._closed_on_error():
             self._begin(setup)
             self.publish(0)
@@ -291,13 +291,13 @@ class Learner:
 
         self._check_open()
         first, version = self.version < 0, self.version + 1 if version is None else version
-        prompt_ids, stops = self._setup.probe_ids, self._setup.renderer.stop_token_ids
+        prompt, stops = self._setup.probe, self._setup.renderer.stop_token_ids
         tolerance = self.config.inference.logprob_tolerance
 
         def bring() -> Probed:
             self.engine.publish(version)
             self.version, self._unpublished = version, False
-            ask = self.engine, self.policy, version, prompt_ids, stops
+            ask = self.engine, self.policy, version, prompt, stops
             wait = self.config.args.generation_timeout
             work = probe(*ask, timeout=wait, tolerance=tolerance)
             return self._loop.call(work, self.engine.check)
@@ -305,7 +305,7 @@ class Learner:
         probed = bring()
         check_gap(probed.gap, tolerance, version)
         if first and wants_canary(self.config, self.policy):
-            tried = self.policy, prompt_ids, probed.token_ids, bring, self.engine.training
+            tried = self.policy, prompt, probed.token_ids, bring, self.engine.training
             try_adapter(*tried, tolerance=tolerance, say=self._setup.say)
             return self.publish(version)
         return probed.gap

@@ -32,7 +32,7 @@ def load_renderer(
     Raises:
         ConfigError: If it cannot be loaded, or the model is of a type that reads no images here.
     """
-    here = checkpoint.adapter
+    here, served = checkpoint.adapter, isinstance(settings, VllmSettings)
     if tokenizer is None and here is not None and (here / "tokenizer_config.json").is_file():
         tokenizer = str(here)
     return Renderer.from_pretrained(
@@ -40,7 +40,7 @@ def load_renderer(
         settings.template_args,
         settings.chat_template,
         settings.tool_style,
-        Vision.from_pretrained(checkpoint.base) if sees else None,
+        Vision.from_pretrained(checkpoint.base, served=served) if sees else None,
     )
 
 
@@ -92,6 +92,7 @@ def build_local_engine(
         adapters=adapters,
         cpu=not torch.cuda.is_available(),
         shared_gpu=False,
+        vision=renderer.vision,
         encoded=(
             TOKENIZER_TEXT,
             renderer.tokenizer.encode(TOKENIZER_TEXT, add_special_tokens=False),

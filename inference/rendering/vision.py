@@ -7,22 +7,27 @@ vision tower takes. Each image is processed by itself, so what it becomes depend
 
 from __future__ import annotations
 
+import base64
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from vf.inference.model import ContextFull
 from vf.inference.model_files import resolve_model
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
 from vf.traces.images import Image
 from vf.traces.messages import Message
 
+T = TypeVar("T")
 # Types of models whose images the embedded engine computes as transformers does; each is tested.
 FAMILIES = ("gemma3", "idefics3", "qwen2_5_vl", "qwen3_vl", "smolvlm")
-_MOST_BYTES = 2**29  # of processed images that are kept
+# Those of them whose images vLLM computes so, too. It has other names for the weights of Gemma 3.
+SERVED = ("idefics3", "qwen2_5_vl", "qwen3_vl", "smolvlm")
+_MOST_BYTES = 2**29  # of processed images that are kept, and of those that are sent
 _NO_PIXELS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 _OFFSETS = "text_replacement_offsets"
 
@@ -63,12 +68,16 @@ class Vision:
         self.mark = str(processor.image_token)
         self.token_id = int(processor.image_token_ids[0])
         self._token = str(processor.tokenizer.convert_ids_to_tokens(self.token_id))
-        self._cached: OrderedDict[str, Pixels] = OrderedDict()
-        self._lock = threading.Lock()
+        self._pixels = _Recent[Pixels](lambda pixels: pixels.size)
+        self._urls = _Recent[str](len)
 
     @classmethod
-    def from_pretrained(cls, model: str) -> Vision:
+    def from_pretrained(cls, model: str, *, served: bool = False) -> Vision:
         """Load the processor of a local folder or a hub name.
+
+        Args:
+            model: The folder or name.
+            served: Whether vLLM reads the images, and not the embedded engine.
 
         Raises:
             ConfigError: If the model's type is not one whose images are read, or the processor
@@ -82,10 +91,12 @@ class Vision:
             config = AutoConfig.from_pretrained(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"model {model!r}: {str(error).splitlines()[0]}") from error
-        if config.model_type not in FAMILIES:
+        families = SERVED if served else FAMILIES
+        if config.model_type not in families:
+            where = "a vLLM server given token ids" if served else "vf-rl's embedded engine"
             raise ConfigError(
-                f"model {model!r} is of the type {config.model_type}, for which vf-rl's embedded "
-                f"engine reads no images: it does for {', '.join(FAMILIES)}. Serve the model "
+                f"model {model!r} is of the type {config.model_type}, of which no images are read "
+                f"by {where}: they are for {', '.join(families)}. To measure it, serve the model "
                 "elsewhere, and give the server's address with -b (base_url)"
             )
         try:
@@ -102,14 +113,54 @@ class Vision:
         Raises:
             ConfigError: If the image's file is missing or damaged, or the processor refuses it.
         """
-        pixels = self._cached.get(image.sha256)
-        if pixels is None:
-            pixels = self._process(image)
-            with self._lock:
-                self._cached[image.sha256] = pixels
-                while sum(kept.size for kept in self._cached.values()) > _MOST_BYTES:
-                    self._cached.popitem(last=False)
-        return pixels
+        return self._pixels.get(image.sha256, lambda: self._process(image))
+
+    def placeholders(self, image: Image) -> list[int]:
+        """Return the token ids of an image by itself.
+
+        Raises:
+            ConfigError: If the image's file is missing or damaged, or the processor refuses it.
+        """
+        return self._encode(self.pixels(image).text)
+
+    def as_sent(
+        self, token_ids: Sequence[int], images: Sequence[Image]
+    ) -> tuple[list[int], list[dict[str, str]]]:
+        """Return a prompt as servers take it that process images themselves.
+
+        Args:
+            token_ids: A prompt's.
+            images: Its images, with their places in it, in order.
+
+        Returns:
+            The tokens, with the chat template's placeholder for each image; and for each its data
+            URL (``url``) and hash (``uuid``). It is sent as this machine's processor resizes it, so
+            that the server's, with another library for images, has nothing to resize.
+
+        Raises:
+            ConfigError: If the processor's tokens for an image are not at its place.
+            ContextFull: If the model has sampled a placeholder before an image: the server would
+                take it for that image's.
+        """
+        mark, sent, end = self._encode(self.mark), list[int](), 0
+        for image in images:
+            whole = self.placeholders(image)
+            begin = image.at - whole.index(self.token_id)
+            if list(token_ids[begin : begin + len(whole)]) != whole:
+                raise ConfigError(f"the image {image.name} is not where its trace has it")
+            if self.token_id in token_ids[end:begin]:
+                raise ContextFull
+            sent += [*token_ids[end:begin], *mark]
+            end = begin + len(whole)
+        parts = [
+            {
+                "type": "image_url",
+                "url": self._urls.get(image.sha256, lambda image=image: self._url(image)),  # type: ignore[misc]
+                "uuid": image.sha256,
+            }
+            for image in images
+        ]
+        return [*sent, *token_ids[end:]], parts
 
     def shown(self, text: str, images: Sequence[Image]) -> str:
         """Return a rendered text in which each image's placeholder is replaced.
@@ -155,12 +206,24 @@ class Vision:
             first += count
         return out
 
+    def _encode(self, text: str) -> list[int]:
+        return list(self.processor.tokenizer.encode(text, add_special_tokens=False))
+
+    def _url(self, image: Image) -> str:
+        opened = _opened(image)
+        grid = self.pixels(image).inputs.get("image_grid_thw")
+        if grid is not None:
+            settings = self.processor.image_processor
+            height, width = (settings.patch_size * int(patches) for patches in grid[0, 1:])
+            opened = opened.resize((width, height), settings.resample)
+        with io.BytesIO() as file:
+            opened.save(file, "PNG")
+            return "data:image/png;base64," + base64.b64encode(file.getbuffer()).decode("ascii")
+
     def _process(self, image: Image) -> Pixels:
         import torch
-        from PIL import Image as Pillow
-        from transformers.image_utils import load_image
 
-        opened = load_image(Pillow.open(io.BytesIO(image.read())))  # upright, and in RGB
+        opened = _opened(image)
         try:
             made = dict(
                 self.processor(
@@ -184,6 +247,48 @@ class Vision:
 def images_of(messages: Sequence[Message]) -> list[Image]:
     """Return the images of messages, in order."""
     return [image for message in messages for image in message.images]
+
+
+def sample_picture() -> Image:
+    """Return a picture of 90 x 60 pixels, of many colours: no processor leaves it as it is."""
+    from PIL import Image as Pillow
+
+    wide = Pillow.linear_gradient("L").resize((90, 60))
+    round_ = Pillow.radial_gradient("L").resize((90, 60))
+    tall = Pillow.linear_gradient("L").rotate(90).resize((90, 60))
+    return Image.of(Pillow.merge("RGB", (wide, round_, tall)))
+
+
+class _Recent(Generic[T]):
+    """Keeps what was made lately, by name. Safe to use from any thread.
+
+    Args:
+        size: Bytes of one.
+    """
+
+    def __init__(self, size: Callable[[T], int]) -> None:
+        self._size = size
+        self._kept: OrderedDict[str, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, name: str, make: Callable[[], T]) -> T:
+        """Return what is kept, or make it."""
+        value = self._kept.get(name)
+        if value is None:
+            value = make()
+            with self._lock:
+                self._kept[name] = value
+                while sum(map(self._size, self._kept.values())) > _MOST_BYTES:
+                    self._kept.popitem(last=False)
+        return value
+
+
+def _opened(image: Image) -> Any:
+    """Return an image of Pillow's, upright and in RGB."""
+    from PIL import Image as Pillow
+    from transformers.image_utils import load_image
+
+    return load_image(Pillow.open(io.BytesIO(image.read())))
 
 
 def _tensor(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from vf.inference.completions import every_field
+from vf.inference.completions import ImageProcessor, every_field
 from vf.inference.model import Sampling
 from vf.inference.serving import Serving
 from vf.inference.vllm.pace import Load
@@ -279,6 +279,43 @@ def check_unfiltered(admin: Admin, model: str, token_ids: Sequence[int]) -> None
             "nats on average. Start vLLM with --generation-config vllm and without "
             "--override-generation-config; if there is a proxy before it, let that pass top_p, "
             "top_k, min_p and the penalties on"
+        )
+
+
+def check_images(admin: Admin, model: str, vision: ImageProcessor) -> None:
+    """Check that a server takes images beside token ids, and makes of them the tokens that we do.
+
+    Args:
+        admin: Asks the server.
+        model: The served model.
+        vision: Prepares images for it.
+
+    Raises:
+        ConfigError: If it does not; says with what it must run.
+    """
+    token_ids, images = vision.test_prompt()
+    tokens, parts = vision.as_sent(token_ids, images)
+    body = {
+        "model": model,
+        "token_ids": tokens,
+        "content_parts": parts,
+        "return_token_ids": True,
+        "sampling_params": {"max_tokens": 1},
+    }
+    needs = (
+        "it must run vLLM 0.32 or newer with --enable-scale-out and without --language-model-only"
+    )
+    try:
+        theirs = admin.post("/inference/v1/generate", body)["prompt_token_ids"]
+    except Refused as error:
+        raise ConfigError(f"the server takes no images with token ids: {error}; {needs}") from error
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"the server does not tell a prompt's token ids: {needs}") from error
+    if theirs != token_ids:
+        raise ConfigError(
+            f"the server makes {len(theirs)} tokens of a test picture where the model's processor "
+            f"makes {len(token_ids)} here, or other ones; serve the same model with its own "
+            "processor settings, without --mm-processor-kwargs that change sizes"
         )
 
 

@@ -170,12 +170,14 @@ class ReplicatedEngine:
 
     def sampler(self, timeout: float) -> TokenClient:
         """Return a client that samples from the servers."""
-        return TokenClient(self.leases, timeout=timeout)
+        return TokenClient(self.leases, timeout=timeout, wire=self.members[0].wire)
 
     def samplers(self, timeout: float) -> dict[str, TokenClient]:
         """Return a client of each server; see :class:`~vf.inference.engine.Engine`."""
         return {
-            member.base_url: TokenClient(self.leases.only(member.slot), timeout=timeout)
+            member.base_url: TokenClient(
+                self.leases.only(member.slot), timeout=timeout, wire=member.wire
+            )
             for member in self._live()
         }
 

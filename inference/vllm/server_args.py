@@ -16,6 +16,8 @@ from vf.runtime.errors import ConfigError
 
 SHARED_GPU_SHARE = 0.45  # of the memory, where the trainer is on the same GPU
 INSIDE_A_REPLICA = ("tensor_parallel_size", "pipeline_parallel_size")
+# Images are resized by Pillow, as here; torchvision gives other pixels.
+AS_HERE = {"use_fast": False}
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 MOST_LOGPROBS = 20  # log-probabilities of a token that vLLM returns by default
 
@@ -49,6 +51,7 @@ def server_args(
     cpu: bool,
     shared_gpu: bool,
     copy: Path | None = None,
+    images: bool = False,
 ) -> dict[str, Any]:
     """Return the server's flags by name; what ``[inference.args]`` says takes precedence.
 
@@ -64,6 +67,7 @@ def server_args(
         cpu: Whether there is no GPU.
         shared_gpu: Whether the trainer is on the same GPU.
         copy: Weights to serve in place of the model's.
+        images: Whether prompts hold images.
 
     Raises:
         ConfigError: If the GPUs do not fit the parallel sizes.
@@ -95,8 +99,10 @@ def server_args(
         }
     if method == "nccl":
         args["weight_transfer_config"] = {"backend": "nccl"}
-    if swaps_in_place(method, settings):
+    if swaps_in_place(method, settings) or images:
         args["enable_scale_out"] = True  # for its tokens-in, tokens-out API
+    if images:
+        args["mm_processor_kwargs"] = AS_HERE
     if settings.sleep:
         args["enable_sleep_mode"] = True
     return args | given(settings) | parallel_args(settings)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.cluster.fleet import Fleet
+from vf.inference.completions import ImageProcessor, Wire, generate_wire
 from vf.inference.engine import Weights
 from vf.inference.leases import Member, Router, Slot
 from vf.inference.model_files import resolve_model
@@ -24,6 +25,7 @@ from vf.inference.token_client import TokenClient
 from vf.inference.vllm.admin import (
     Admin,
     check_drafted,
+    check_images,
     check_served,
     check_tokenizer,
     check_unfiltered,
@@ -63,6 +65,7 @@ class VllmEngine:
         shared_gpu: Whether the trainer is on the same GPU, so that memory must be left to it.
         encoded: A text and its token ids by the trainer's tokenizer; the server's must agree.
         note: Told what the user should be able to find again after the run.
+        vision: Prepares images for it; without, it is asked in text only.
         fleet: Has a place for the server; without one it is a child of this process.
 
     Raises:
@@ -84,6 +87,7 @@ class VllmEngine:
         shared_gpu: bool,
         encoded: tuple[str, list[int]],
         note: Callable[[str], None] = log.warning,
+        vision: ImageProcessor | None = None,
         fleet: Fleet | None = None,
     ) -> None:
         self._log_path = log_path
@@ -107,10 +111,14 @@ class VllmEngine:
         self._api_key = api_key(settings)
         self._admin = Admin(self.base_url, self._api_key)
         # Where weights change under running requests, every token needs its version.
-        tells = swaps_in_place(method, settings)
+        by_span = swaps_in_place(method, settings)
+        images = partial(generate_wire, vision=vision, versions_told=by_span)
+        self._vision = vision
+        self.wire: Wire | None = None if vision is None else images
+        generates = by_span or vision is not None
         member = Member(
-            self._admin.root if tells else self.base_url,
-            "generate" if tells else "vllm",
+            self._admin.root if generates else self.base_url,
+            "generate" if generates else "vllm",
             self._api_key,
             settings.away_timeout if settings.base_url else AWAY_SECONDS,
         )
@@ -159,6 +167,8 @@ class VllmEngine:
         check_tokenizer(self._admin, self._model, *self._encoded)
         if self._settings.base_url:  # its flags are not ours
             check_unfiltered(self._admin, self._model, self._encoded[1])
+        if self._vision is not None:
+            check_images(self._admin, self._model, self._vision)
         speculative = drafts(self._settings.args)
         if self._settings.base_url or speculative:
             say("checking that speculative decoding changes no probability")
@@ -229,7 +239,7 @@ class VllmEngine:
             try:
                 self.delivery.restore()
                 if self._reference is not None and not self.delivery.sends:
-                    self._reference.check(self.slot.member, self.serving.served)
+                    self._reference.check(self.slot.member, self.serving.served, self.wire)
             except (ConfigError, EngineError, ModelError) as error:
                 if not self._server.is_failing(error):
                     raise
@@ -267,7 +277,7 @@ class VllmEngine:
 
     def sampler(self, timeout: float) -> TokenClient:
         """Return a client that samples from the server."""
-        return TokenClient(self.leases, timeout=timeout)
+        return TokenClient(self.leases, timeout=timeout, wire=self.wire)
 
     def samplers(self, timeout: float) -> dict[str, TokenClient]:
         """Return a client of each server; see :class:`~vf.inference.engine.Engine`."""
@@ -381,6 +391,7 @@ class VllmEngine:
             cpu=self._cpu,
             shared_gpu=self._shared_gpu,
             copy=self.delivery.copied,
+            images=self._vision is not None,
         )
         server = site.run(flags(args), self._log_path, lora=method == "lora", cpu=self._cpu)
         self._admin.root, self.base_url = site.root, f"{site.root}/v1"

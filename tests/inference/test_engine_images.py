@@ -291,7 +291,7 @@ def test_a_placeholder_that_was_sampled_is_a_mere_token(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"tiny' is of the type llama, .* it does for gemma3,"):
+    with pytest.raises(ConfigError, match=r"tiny' is of the type llama, .* they are for gemma3,"):
         load_renderer(Checkpoint.find("tiny"), EmbeddedSettings(), sees=True)
     asked = [Message.of("user", [FIRST])]
     text = load_renderer(Checkpoint.find("tiny"), EmbeddedSettings())

@@ -19,17 +19,6 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 import vf
 from vf.inference.model_files import resolve_model
 
-TEXT = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
 # As Qwen3-VL's template has it: images in messages of users and tools, calls in Hermes' form.
 CHATML = """\
 {%- macro shown(content) -%}
@@ -110,7 +99,7 @@ class Family:
     Attributes:
         template: The chat template.
         tokens: The tokens that the family has beside the text's, by their names.
-        config: Makes a config of these tokens' ids.
+        config: Makes a config of these tokens' ids, the size of the vocabulary, and a head's width.
         processor: Makes what turns images into pixels.
         model: The class.
         end: The token that ends an answer.
@@ -119,7 +108,7 @@ class Family:
 
     template: str
     tokens: dict[str, str]
-    config: Callable[[Callable[[str], int], int], Any]
+    config: Callable[[Callable[[str], int], int, int], Any]
     processor: Callable[[], Any]
     model: str
     end: str = "<|im_end|>"
@@ -132,7 +121,27 @@ QWEN = {
     "image_token": "<|image_pad|>",
     "video_token": "<|video_pad|>",
 }
-ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+
+
+def _text(size: int, width: int) -> dict[str, Any]:
+    """Return the settings of the text part."""
+    return {
+        "vocab_size": size,
+        "hidden_size": 4 * width,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+
+
+def _rope(width: int, **more: Any) -> dict[str, Any]:
+    sections = [width // 4, width // 8, width // 8]
+    return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections, **more}
 
 
 def _qwen_ids(id_of: Callable[[str], int]) -> dict[str, int]:
@@ -144,15 +153,15 @@ def _qwen_ids(id_of: Callable[[str], int]) -> dict[str, int]:
     }
 
 
-def _qwen25(id_of: Callable[[str], int], size: int) -> Any:
+def _qwen25(id_of: Callable[[str], int], size: int, width: int) -> Any:
     return transformers.Qwen2_5_VLConfig(
-        text_config={**TEXT, "vocab_size": size, "rope_parameters": ROPE},
+        text_config={**_text(size, width), "rope_parameters": _rope(width)},
         vision_config={
             "depth": 2,
             "hidden_size": 32,
             "intermediate_size": 48,
             "num_heads": 4,
-            "out_hidden_size": 32,
+            "out_hidden_size": 4 * width,
             "patch_size": 8,
             "window_size": 32,
             "fullatt_block_indexes": [1],
@@ -161,15 +170,19 @@ def _qwen25(id_of: Callable[[str], int], size: int) -> Any:
     )
 
 
-def _qwen3(id_of: Callable[[str], int], size: int) -> Any:
+def _qwen3(id_of: Callable[[str], int], size: int, width: int) -> Any:
     return transformers.Qwen3VLConfig(
-        text_config={**TEXT, "head_dim": 8, "vocab_size": size, "rope_parameters": ROPE},
+        text_config={
+            **_text(size, width),
+            "head_dim": width,
+            "rope_parameters": _rope(width, mrope_interleaved=True),
+        },
         vision_config={
             "depth": 3,
             "hidden_size": 32,
             "intermediate_size": 48,
             "num_heads": 4,
-            "out_hidden_size": 32,
+            "out_hidden_size": 4 * width,
             "patch_size": 8,
             "num_position_embeddings": 64,
             "deepstack_visual_indexes": [0, 1],
@@ -181,12 +194,11 @@ def _qwen3(id_of: Callable[[str], int], size: int) -> Any:
 SIGLIP = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 
 
-def _gemma(id_of: Callable[[str], int], size: int) -> Any:
+def _gemma(id_of: Callable[[str], int], size: int, width: int) -> Any:
     return transformers.Gemma3Config(
         text_config={
-            **TEXT,
-            "head_dim": 8,
-            "vocab_size": size,
+            **_text(size, width),
+            "head_dim": width,
             "sliding_window": 8,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
@@ -198,17 +210,17 @@ def _gemma(id_of: Callable[[str], int], size: int) -> Any:
     )
 
 
-def _idefics(id_of: Callable[[str], int], size: int) -> Any:
+def _idefics(id_of: Callable[[str], int], size: int, width: int) -> Any:
     return transformers.Idefics3Config(
-        text_config={**TEXT, "model_type": "llama", "vocab_size": size},
+        text_config={**_text(size, width), "model_type": "llama"},
         vision_config={**SIGLIP, "num_attention_heads": 4, "image_size": 32, "patch_size": 8},
         scale_factor=2,
         image_token_id=id_of("<image>"),
     )
 
 
-def _smol(id_of: Callable[[str], int], size: int) -> Any:
-    return transformers.SmolVLMConfig(**_idefics(id_of, size).to_diff_dict())
+def _smol(id_of: Callable[[str], int], size: int, width: int) -> Any:
+    return transformers.SmolVLMConfig(**_idefics(id_of, size, width).to_diff_dict())
 
 
 def _qwen_pixels() -> Any:
@@ -245,6 +257,8 @@ FAMILIES = {
             "image_token": "<image_soft_token>",
             "start_of_turn": "<start_of_turn>",
             "end_of_turn": "<end_of_turn>",
+            # Of Gemma's vocabulary; vLLM looks them up.
+            **{f"newlines_{count}": count * "\n" for count in range(1, 5)},
         },
         _gemma,
         lambda: Gemma3ImageProcessorPil(size={"height": 32, "width": 32}),
@@ -264,8 +278,15 @@ FAMILIES = {
 }
 
 
-def save_family(name: str, folder: Path, *, seed: int = 0) -> None:
-    """Write a random model of a family, with its tokenizer and processor, as checkpoints are."""
+def save_family(name: str, folder: Path, *, seed: int = 0, width: int = 8) -> None:
+    """Write a random model of a family, with its tokenizer and processor, as checkpoints are.
+
+    Args:
+        name: The family.
+        folder: The folder to write to.
+        seed: Of the weights.
+        width: Of an attention head; vLLM on a CPU needs 32.
+    """
     family = FAMILIES[name]
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         resolve_model("tiny"), extra_special_tokens=family.tokens
@@ -277,7 +298,7 @@ def save_family(name: str, folder: Path, *, seed: int = 0) -> None:
     settings = family.processor()
     settings.save_pretrained(folder)
     torch.manual_seed(seed)
-    config = family.config(tokenizer.convert_tokens_to_ids, len(tokenizer))
+    config = family.config(tokenizer.convert_tokens_to_ids, len(tokenizer), width)
     model = getattr(transformers, family.model)(config)
     for key, parameter in model.named_parameters():
         if "norm" not in key and parameter.ndim > 1:

@@ -20,6 +20,7 @@ from vf.inference.model_files import resolve_model
 from vf.runtime.errors import ConfigError
 from vf.trainer.canary import Probed, adapted_kinds, try_adapter
 from vf.trainer.learning.policy import Policy
+from vf.trainer.run.setup import ProbePrompt
 from vf.trainer.settings.config import TrainerArgs
 
 PROMPT = [*range(5, 40)]
@@ -92,7 +93,7 @@ def tried(tmp_path: Path, spoil: Spoil | None = None, *, late: bool = False) -> 
     try:
         try_adapter(
             policy,
-            PROMPT,
+            ProbePrompt(PROMPT),
             first.token_ids,
             server.publish,
             nullcontext,

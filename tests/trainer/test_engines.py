@@ -34,6 +34,7 @@ from vf.trainer.engines import PROBE_TOKENS, check_gap, probe
 from vf.trainer.learning.sharding.ranks import Ranks
 from vf.trainer.learning.sharding.weights import Weights
 from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.run.setup import ProbePrompt
 
 MakeTrainer = Callable[..., RLTrainer]
 BLIND = {"fail": {"/tokenize": "no tokenizer"}}  # so that the stand-in's is not compared
@@ -165,7 +166,7 @@ class Flaky:
         self.references.append(reference)
 
     def gap(self, trainer: RLTrainer) -> float:
-        args = trainer.policy, 3, [1, 2, 3], [0]
+        args = trainer.policy, 3, ProbePrompt([1, 2, 3]), [0]
         work = probe(self, *args, timeout=60.0, tolerance=0.05)  # type: ignore[arg-type]
         return asyncio.run(asyncio.wait_for(work, 60.0)).gap
 

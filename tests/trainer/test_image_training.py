@@ -72,5 +72,7 @@ def test_two_steps_with_a_picture_in_every_turn(make_trainer: Any, tmp_path: Pat
 def test_without_the_setting_images_are_refused(make_trainer: Any) -> None:
     with pytest.raises(vf.ConfigError, match=r"has images .*: set trainer.args.images = true"):
         make_trainer(env="test-seen")
-    with pytest.raises(vf.ConfigError, match="of the type llama, for which"):
+    with pytest.raises(
+        vf.ConfigError, match="of the type llama, of which no images are read by vf-rl's embedded"
+    ):
         make_trainer(env="test-seen", images=True)

@@ -12,7 +12,7 @@ import torch
 from vf.inference.rendering.vision import Vision
 from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import TrainingError
-from vf.traces.trace import Branch
+from vf.traces.images import Image
 from vf.trainer.learning.batches.batch import MicroBatch, Sample
 from vf.trainer.learning.batches.normalisation import Totals, scale, weighted
 from vf.trainer.learning.batches.overlong import fit
@@ -352,12 +352,11 @@ class Policy:
         if self.reference is not None and every is not None and self.optimizer_steps % every == 0:
             self.reference.follow()
 
-    def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
+    def logprobs(
+        self, prompt_ids: list[int], token_ids: list[int], images: Sequence[Image] = ()
+    ) -> list[float]:
         """Return the log-probability of each token after the prompt, at the run's temperature."""
-        branch = Branch()
-        branch.add_context(prompt_ids, 0)
-        branch.add_sampled(token_ids, [0.0] * len(token_ids), [0] * len(token_ids), 0)
-        [logprobs] = self.sample_logprobs([Sample(branch, 0.0)])
+        [logprobs] = self.sample_logprobs([Sample.of(prompt_ids, token_ids, images)])
         return logprobs[len(prompt_ids) :].tolist()
 
     @together("sample_logprobs")

@@ -9,6 +9,7 @@ from vf.inference.model_files import resolve_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.vision import Vision
+from vf.inference.settings import VllmSettings
 from vf.runtime.errors import ConfigError, VfError
 from vf.trainer.settings.config import Config
 
@@ -67,10 +68,14 @@ def make_renderer(config: Config) -> Renderer:
         ConfigError: If its tokenizer or its chat template cannot be used.
     """
     settings = config.inference
+    vision = None
+    if config.args.images:
+        served = isinstance(settings, VllmSettings)
+        vision = Vision.from_pretrained(config.model, served=served)
     return Renderer.from_pretrained(
         resolve_model(config.model),
         settings.template_args,
         settings.chat_template,
         settings.tool_style,
-        Vision.from_pretrained(config.model) if config.args.images else None,
+        vision,
     )

@@ -6,9 +6,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from vf.inference.settings import STRICT
+from vf.inference.settings import STRICT, VllmSettings
 
-_NEEDED = 'training on images needs inference.engine = "embedded" and one trainer process'
+_NEEDED = (
+    'training on images needs inference.engine = "embedded" or "vllm", and one trainer process'
+)
 
 
 class ImageArgs(BaseModel):
@@ -40,8 +42,16 @@ def check_images(config: Any) -> None:
                 "with images = true: set both"
             )
         return
+    served = config.inference if isinstance(config.inference, VllmSettings) else None
+    tower_adapted = served is not None and args.train_vision and args.use_lora
+    tower_kept = served is not None and args.train_vision and served.keep_cache
     wrong = [
-        (not config.inference.in_process, 'inference.engine must be "embedded"'),
+        (
+            tower_adapted,
+            "train_vision must be false or use_lora false (vLLM applies no adapter to the vision "
+            "tower)",
+        ),
+        (tower_kept, "train_vision or inference.keep_cache must be false"),
         (config.rollouts.workers not in (0, "auto"), "rollouts.workers must be 0"),
         (config.cluster.backend != "local", 'cluster.backend must be "local"'),
         (len(config.trainer.devices or [0]) > 1, "trainer.gpus must be 1"),

@@ -10,7 +10,7 @@ import torch
 
 from vf.inference.tinker_wire import load_sdk
 from vf.runtime.errors import ConfigError, TrainingError
-from vf.traces.trace import Branch
+from vf.traces.images import Image
 from vf.trainer.learning.batches.batch import Sample
 from vf.trainer.learning.batches.normalisation import Totals, scale, weighted
 from vf.trainer.learning.batches.overlong import fit
@@ -179,12 +179,12 @@ class TinkerPolicy:
             for sample, logprobs in zip(fitted, old_logprobs, strict=True)
         ]
 
-    def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
-        """Return the log-probability of each token after the prompt."""
-        branch = Branch()
-        branch.add_context(prompt_ids, 0)
-        branch.add_sampled(token_ids, [0.0] * len(token_ids), [0] * len(token_ids), 0)
-        [logprobs] = self.sample_logprobs([Sample(branch, 0.0)])
+    def logprobs(
+        self, prompt_ids: list[int], token_ids: list[int], images: Sequence[Image] = ()
+    ) -> list[float]:
+        """Return the log-probability of each token after the prompt, which has no images."""
+        assert not images
+        [logprobs] = self.sample_logprobs([Sample.of(prompt_ids, token_ids)])
         return logprobs[len(prompt_ids) :].tolist()
 
     def sample_logprobs(self, samples: Sequence[Sample]) -> list[torch.Tensor]:

@@ -28,6 +28,7 @@ from vf.trainer.settings.config import Config, TrainerArgs
 
 SEQUENCE: dict[str, Any] = {"max_seq_len": 512, "max_prompt_len": 256, "images": True}
 IMAGE = {"images": True}
+TOWER = {"train_vision": True}
 IMAGES = [picture(1), picture(2, 56, 40), picture(3, 24, 64), picture(1)]
 
 
@@ -156,11 +157,21 @@ def test_what_was_trained_is_read_again_as_it_was(use_lora: bool, folder: Path) 
 @pytest.mark.parametrize(
     ("tables", "problem"),
     [
-        ({"trainer": {"args": {"train_vision": True}}}, "train_vision = true .* set both"),
+        ({"trainer": {"args": TOWER}}, "train_vision = true .* set both"),
         ({"trainer": {"args": IMAGE | {"deterministic": True}}}, "deterministic must be false"),
         ({"trainer": {"args": IMAGE | {"observation_loss_coef": 0.1}}}, "must be 0: training on"),
         ({"trainer": {"args": IMAGE}, "rollouts": {"workers": 2}}, "rollouts.workers must be 0"),
-        ({"trainer": {"args": IMAGE}, "inference": {"engine": "vllm"}}, 'must be "embedded"'),
+        (
+            {"trainer": {"args": IMAGE | TOWER}, "inference": {"engine": "vllm"}},
+            "train_vision must be false or use_lora false",
+        ),
+        (
+            {
+                "trainer": {"args": IMAGE | TOWER | {"use_lora": False}},
+                "inference": {"engine": "vllm", "keep_cache": True},
+            },
+            "train_vision or inference.keep_cache must be false",
+        ),
     ],
 )
 def test_settings_that_do_not_go_with_images_are_refused(

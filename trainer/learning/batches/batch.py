@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, compress
+from typing import Self
 
 import torch
 
@@ -62,6 +63,22 @@ class Sample:
     mark: int = -1
     observation_weight: float = 0.0
     likeliest: Likeliest | None = None
+
+    @classmethod
+    def of(
+        cls, prompt_ids: list[int], token_ids: Sequence[int], images: Sequence[Image] = ()
+    ) -> Self:
+        """Return tokens after a prompt, without an advantage.
+
+        Args:
+            prompt_ids: The prompt.
+            token_ids: The tokens after it.
+            images: The prompt's images, with their places in it.
+        """
+        branch, count = Branch(), len(token_ids)
+        branch.add_context(prompt_ids, 0, images)
+        branch.add_sampled([*token_ids], [0.0] * count, [0] * count, 0)
+        return cls(branch, 0.0)
 
     def __len__(self) -> int:
         return len(self.branch)
