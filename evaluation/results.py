@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -129,10 +129,12 @@ def _repair(traces: Path) -> int:
     damaged = [line for line in lines if not _is_whole(line)]
     if damaged:
         aside, kept = traces.parent / "failed" / DAMAGED, traces.parent / "traces.tmp"
-        aside.parent.mkdir(exist_ok=True)
-        append_lines(aside, damaged)
-        kept.write_bytes(b"".join(line + b"\n" for line in lines if _is_whole(line)))
-        kept.replace(traces)
+        with _naming(aside):
+            aside.parent.mkdir(exist_ok=True)
+            append_lines(aside, damaged)
+        with _naming(traces):
+            kept.write_bytes(b"".join(line + b"\n" for line in lines if _is_whole(line)))
+            kept.replace(traces)
     return len(damaged)
 
 
@@ -223,7 +225,11 @@ class ResultsFolder:
         return self.path / "results.json"
 
     def repair(self) -> int:
-        """Put aside the damaged lines of all traces files, and return how many there were."""
+        """Put aside the damaged lines of all traces files, and return how many there were.
+
+        Raises:
+            OSError: If a file cannot be written; the message names it.
+        """
         return sum(map(_repair, self.path.glob(f"*/*/{TRACES}")))
 
     def cell(self, environment: str, model: str) -> Cell:
@@ -273,13 +279,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
     written = file.with_suffix(".tmp")
-    try:
+    with _naming(file):
         with written.open("w", encoding="utf-8") as out:
             out.write(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
             out.flush()
             os.fsync(out.fileno())
         written.replace(file)
-    except OSError as error:  # of a full disk: without the file's name
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Have the error of a full disk, which names no file, name this one."""
+    try:
+        yield
+    except OSError as error:
         raise OSError(
             f"{file} could not be written: {error.strerror}; make room and resume"
         ) from error

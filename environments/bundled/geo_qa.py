@@ -81,6 +81,7 @@ class GeoQA(Environment):
                 f"geo-qa: needs 1 <= min_hops <= max_hops <= {MOST_HOPS}, "
                 f"got {min_hops} and {max_hops}"
             )
+        self.rubric = search_rubric(outcome, free_calls="calls")
         self.world = load_world(cities)
         self.hops = (min_hops, max_hops)
         self.sizes = split_sizes("geo-qa", num_train, num_eval)
@@ -88,7 +89,6 @@ class GeoQA(Environment):
         location = self._own_index() if index is None else index
         self.search = SearchTools(location, k=k, max_result_tokens=max_result_tokens)
         self.tools = [self.search]
-        self.rubric = search_rubric(outcome, free_calls="calls")
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield different questions, as many of one number of hops as of another."""

@@ -79,6 +79,7 @@ class WikiQA(Environment):
             )
         if free_calls < 0:
             raise ConfigError(f"wiki-qa: free_calls must be at least 0, got {free_calls}")
+        self.rubric = search_rubric(outcome, free_calls=free_calls)
         files: dict[Split, str | None] = {"train": train, "eval": eval}
         self.items: dict[Split, list[Item]] = {
             split: [] if path is None else read_questions(path) for split, path in files.items()
@@ -89,7 +90,6 @@ class WikiQA(Environment):
         self.search = SearchTools(source, k=k, max_result_tokens=max_result_tokens)
         self.tools = [self.search]
         self.max_turns = max_turns
-        self.rubric = search_rubric(outcome, free_calls=free_calls)
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield a file's questions in its order."""
