@@ -24,6 +24,7 @@ from vf.inference.hub import check_hub_name
 from vf.runtime.errors import ConfigError
 
 TINY = "tiny"
+_TEXT_PART = "language_model"  # of models that see, in their names of layers
 
 
 def resolve_model(name: str) -> str:
@@ -176,12 +177,35 @@ class Checkpoint:
 
         cuda = torch.cuda.is_available()
         dtype = torch.bfloat16 if cuda else torch.float32
-        module = load_module(self.base, dtype, sees=sees)
+        whole = self.adapter is not None and adapts_whole(self.adapter)
+        module = load_module(self.base, dtype, sees=sees or whole)
+        if (
+            sees
+            and self.adapter is not None
+            and not whole
+            and hasattr(module.base_model, _TEXT_PART)
+        ):
+            raise ConfigError(
+                f"the adapter {self.adapter} is of the text part of {self.base} alone, which sees "
+                "no images: train it with trainer.args.images = true, or merge it (vf-rl export)"
+            )
         if self.adapter is not None:
             from peft import PeftModel
 
             module = PeftModel.from_pretrained(module, str(self.adapter)).get_base_model()
         return module.to("cuda" if cuda else "cpu").eval()
+
+
+def adapts_whole(folder: Path) -> bool:
+    """Return whether an adapter is of a whole model that sees, not of its text part alone.
+
+    Args:
+        folder: The adapter's.
+    """
+    from safetensors import safe_open
+
+    with safe_open(folder / "adapter_model.safetensors", "pt") as file:
+        return any(f".{_TEXT_PART}." in name for name in file.keys())  # noqa: SIM118
 
 
 def load_module(

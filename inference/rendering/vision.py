@@ -24,7 +24,7 @@ from vf.traces.messages import Message
 
 T = TypeVar("T")
 # Types of models whose images the embedded engine computes as transformers does; each is tested.
-FAMILIES = ("gemma3", "idefics3", "qwen2_5_vl", "qwen3_vl", "smolvlm")
+FAMILIES = ("gemma3", "idefics3", "qwen2_5_vl", "qwen3_5", "qwen3_vl", "smolvlm")
 # Those of them whose images vLLM computes so, too. It has other names for the weights of Gemma 3.
 SERVED = ("idefics3", "qwen2_5_vl", "qwen3_vl", "smolvlm")
 _MOST_BYTES = 2**29  # of processed images that are kept, and of those that are sent
@@ -115,13 +115,11 @@ class Vision:
         """
         return self._pixels.get(image.sha256, lambda: self._process(image))
 
-    def placeholders(self, image: Image) -> list[int]:
-        """Return the token ids of an image by itself.
-
-        Raises:
-            ConfigError: If the image's file is missing or damaged, or the processor refuses it.
-        """
-        return self._encode(self.pixels(image).text)
+    def test_prompt(self) -> tuple[list[int], list[Image]]:
+        """Return the tokens of a test picture, and it with its place in them."""
+        image = sample_picture()
+        token_ids = self._encode(self.pixels(image).text)
+        return token_ids, self.placed(token_ids, [image], 0)
 
     def as_sent(
         self, token_ids: Sequence[int], images: Sequence[Image]
@@ -144,7 +142,7 @@ class Vision:
         """
         mark, sent, end = self._encode(self.mark), list[int](), 0
         for image in images:
-            whole = self.placeholders(image)
+            whole = self._encode(self.pixels(image).text)
             begin = image.at - whole.index(self.token_id)
             if list(token_ids[begin : begin + len(whole)]) != whole:
                 raise ConfigError(f"the image {image.name} is not where its trace has it")

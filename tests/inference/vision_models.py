@@ -191,6 +191,31 @@ def _qwen3(id_of: Callable[[str], int], size: int, width: int) -> Any:
     )
 
 
+def _qwen35(id_of: Callable[[str], int], size: int, width: int) -> Any:
+    return transformers.Qwen3_5Config(
+        text_config={
+            **_text(size, width),
+            "head_dim": width,
+            "rope_parameters": _rope(width, mrope_interleaved=True, partial_rotary_factor=1.0),
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_heads": 4,
+            "out_hidden_size": 4 * width,
+            "patch_size": 8,
+            "num_position_embeddings": 64,
+        },
+        **_qwen_ids(id_of),
+    )
+
+
 SIGLIP = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 
 
@@ -248,6 +273,7 @@ IDEFICS = Family(
 )
 FAMILIES = {
     "qwen2_5_vl": Family(CHATML, QWEN, _qwen25, _qwen_pixels, "Qwen2_5_VLForConditionalGeneration"),
+    "qwen3_5": Family(CHATML, QWEN, _qwen35, _qwen_pixels, "Qwen3_5ForConditionalGeneration"),
     "qwen3_vl": Family(CHATML, QWEN, _qwen3, _qwen_pixels, "Qwen3VLForConditionalGeneration"),
     "gemma3": Family(
         GEMMA,

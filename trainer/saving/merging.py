@@ -12,14 +12,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from vf.inference.model_files import check_weights, model_class
+from vf.inference.model_files import adapts_whole, check_weights, model_class
 from vf.runtime.errors import ConfigError
 from vf.trainer.saving.checkpoint_files import ADAPTER_WEIGHTS
 
 _HALF = re.compile(r"(\.lora_(?:embedding_)?)[AB]\b")  # of an update B·A
 
 
-def load_model(name: str, dtype: torch.dtype | str) -> Any:
+def load_model(name: str, dtype: torch.dtype | str, *, whole: bool = False) -> Any:
     """Return a causal language model on the CPU, all of whose weights were found.
 
     transformers alone would fill missing weights with random numbers and warn.
@@ -27,6 +27,7 @@ def load_model(name: str, dtype: torch.dtype | str) -> Any:
     Args:
         name: A folder or a hub name.
         dtype: The dtype of the weights; ``auto`` leaves them as they are stored.
+        whole: Whether what sees is loaded also where the text part can be had alone.
 
     Raises:
         ConfigError: If it cannot be loaded, or weights are missing.
@@ -35,7 +36,8 @@ def load_model(name: str, dtype: torch.dtype | str) -> Any:
 
     check_weights(name)
     try:
-        sees = type(AutoConfig.from_pretrained(name)) not in MODEL_FOR_CAUSAL_LM_MAPPING
+        config = AutoConfig.from_pretrained(name)
+        sees = whole or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
         model, report = model_class(sees=sees).from_pretrained(
             name, dtype=dtype, output_loading_info=True
         )
@@ -95,7 +97,7 @@ def merge(folder: Path, base: str, dtype: torch.dtype) -> tuple[Any, bool]:
     from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
 
     tensors = read_adapter(folder)
-    model = load_model(base, dtype)
+    model = load_model(base, dtype, whole=adapts_whole(folder))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on tied weights, which _untie handles
         try:

@@ -14,12 +14,13 @@ from tests.inference.test_engine_images import TURNS, of_sampled, seeing, talk, 
 from tests.inference.vision_models import FAMILIES, picture, save_family
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.model import Conversation
-from vf.inference.model_files import Checkpoint
+from vf.inference.model_files import Checkpoint, adapts_whole
 from vf.inference.models.local_model import load_renderer
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.vision import Vision
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batches.batch import Sample, collate
 from vf.trainer.learning.policy import Policy
@@ -145,6 +146,8 @@ def test_what_was_trained_is_read_again_as_it_was(use_lora: bool, folder: Path) 
     read = [Checkpoint.find(str(saved)).load(sees=True)]
     if use_lora:
         read.append(merge(saved, str(folder), torch.float32)[0])
+        if adapts_whole(saved):
+            read.append(Checkpoint.find(str(saved)).load())  # as for tasks without images
     else:
         renderer.tokenizer.save_pretrained(saved)  # as a checkpoint does
         assert Vision.from_pretrained(str(saved)).token_id == seeing(renderer).token_id
@@ -152,6 +155,16 @@ def test_what_was_trained_is_read_again_as_it_was(use_lora: bool, folder: Path) 
         with torch.no_grad():
             scores = uncached(model.eval(), renderer, branch.token_ids, IMAGES)
         assert torch.allclose(scores, expected, atol=1e-3)
+
+
+def test_an_adapter_of_the_text_part_is_shown_no_images(tmp_path: Path) -> None:
+    save_family("qwen3_5", tmp_path / "model")
+    text = Policy(str(tmp_path / "model"), TrainerArgs(use_lora=True, lora_rank=2))
+    text.weights.save(tmp_path / "adapter")
+    checkpoint = Checkpoint.find(str(tmp_path / "adapter"))
+    checkpoint.load()
+    with pytest.raises(ConfigError, match=r"is of the text part of .*model alone, which sees no"):
+        checkpoint.load(sees=True)
 
 
 @pytest.mark.parametrize(
