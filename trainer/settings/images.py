@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from vf.inference.settings import STRICT, VllmSettings
 
 _NEEDED = (
-    'training on images needs inference.engine = "embedded" or "vllm", and one trainer process'
+    "training on images needs the whole model in each trainer process, and rollouts in the first"
 )
 
 
@@ -54,7 +54,6 @@ def check_images(config: Any) -> None:
         (tower_kept, "train_vision or inference.keep_cache must be false"),
         (config.rollouts.workers not in (0, "auto"), "rollouts.workers must be 0"),
         (config.cluster.backend != "local", 'cluster.backend must be "local"'),
-        (len(config.trainer.devices or [0]) > 1, "trainer.gpus must be 1"),
         (config.trainer.accelerate_config is not None, "accelerate_config must be left out"),
         (args.deterministic, "deterministic must be false"),
         (args.load_in_4bit, "load_in_4bit must be false"),
