@@ -36,6 +36,21 @@ SHM = 16 * 2**20
 OPEN_FILES = 512
 PENDING_SIGNALS = 1024
 FEWEST_PIDS = 16
+# Folders that have something else in a sandbox, or nothing that a folder could be mounted on.
+TAKEN = (
+    "bin",
+    "dev",
+    "etc",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+    "proc",
+    "sbin",
+    "sys",
+    "tmp",
+    "usr",
+)
 BACKSTOP = 4  # times the memory of all processes: the kernel's limit for one, should the watch fail
 _numbers, _turns = itertools.count(1), itertools.count()
 
@@ -51,7 +66,8 @@ class NamespaceProfile:
             pairs.
 
     Raises:
-        ValueError: If the limits do not fit together, or the working directory is not below ``/``.
+        ValueError: If the limits do not fit together, or the working directory is not below ``/``,
+            or in one of the system's folders.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -68,6 +84,12 @@ class NamespaceProfile:
             raise ValueError(f"pids must be at least {FEWEST_PIDS}, got {limits.pids}")
         if not self.workdir.startswith("/") or os.path.normpath(self.workdir) == "/":
             raise ValueError(f"workdir must be an absolute path below /, got {self.workdir!r}")
+        first = os.path.normpath(self.workdir).lstrip("/").split("/")[0]
+        if first in TAKEN:
+            raise ValueError(
+                f"workdir must not be in /{first}, which this machine's programs or the sandbox "
+                f"need, got {self.workdir!r}; choose one like {WORKSPACE!r} or '/testbed'"
+            )
         if (files := limits.workspace + limits.tmp + SHM) >= limits.memory:
             raise ValueError(
                 f"workspace + tmp + {SHM} in /dev/shm = {files} bytes, all of which count as "

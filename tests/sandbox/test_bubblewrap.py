@@ -328,6 +328,8 @@ def test_a_task_with_its_own_image_needs_an_engine(spec: SandboxSpec, field: str
         ({"pids": 3}, "pids must be at least 16, got 3"),
         ({"workdir": "work"}, "workdir must be an absolute path below /, got 'work'"),
         ({"workdir": "/."}, "workdir must be an absolute path below /, got '/.'"),
+        ({"workdir": "/a/../usr/x"}, "workdir must not be in /usr, which this machine's programs"),
+        ({"workdir": "/tmp/x"}, "workdir must not be in /tmp, which"),
         ({"env": {"A": 1}}, "sandbox.env must be a table of texts"),
         ({"allow": ["a b"]}, "sandbox.allow: 'a b' is no host"),
     ],
