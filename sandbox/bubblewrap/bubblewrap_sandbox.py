@@ -22,7 +22,7 @@ from typing import Self
 from vf.runtime.errors import SandboxError
 from vf.sandbox.bubblewrap.filters import program_filter, supervisor_filter
 from vf.sandbox.bubblewrap.forks import Fork, fork
-from vf.sandbox.bubblewrap.system import ID, USER, checked_system, hidden_files
+from vf.sandbox.bubblewrap.system import ID, USER, System, checked_system, hidden_files
 from vf.sandbox.child import END_TIMEOUT, READ_AHEAD, START_TIMEOUT
 from vf.sandbox.contract import Limits
 from vf.sandbox.session import Session
@@ -52,6 +52,9 @@ TAKEN = (
     "usr",
 )
 BACKSTOP = 4  # times the memory of all processes: the kernel's limit for one, should the watch fail
+TRIES = 3  # to start a sandbox whose zygote ends meanwhile
+ZYGOTE_ENDS = 0.1  # seconds that bubblewrap takes to end after it
+LONGEST_VARIABLE = 2**17 - 1  # bytes of NAME=VALUE: the kernel refuses a longer one
 _numbers, _turns = itertools.count(1), itertools.count()
 
 
@@ -66,8 +69,8 @@ class NamespaceProfile:
             pairs.
 
     Raises:
-        ValueError: If the limits do not fit together, or the working directory is not below ``/``,
-            or in one of the system's folders.
+        ValueError: If the limits do not fit together, the working directory is not below ``/``, or
+            in one of the system's folders, or a variable cannot be set.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -77,6 +80,7 @@ class NamespaceProfile:
     def __post_init__(self) -> None:
         """Check what depends on more than one field."""
         object.__setattr__(self, "env", pairs(self.env))
+        _check_variables(dict(self.env))
         limits = self.limits
         if not math.isfinite(limits.lifetime):
             raise ValueError("lifetime must be finite: a sandbox has to end by itself")
@@ -156,6 +160,17 @@ class NamespaceProfile:
         }
 
 
+def _check_variables(env: Mapping[str, str]) -> None:
+    """Raise ValueError if the kernel or a shell could not take a variable."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(
+                f"env: {name!r} cannot be set: no name, a = in it, or a NUL in it or its value"
+            )
+        if len(f"{name}={value}".encode("utf-8", "surrogateescape")) > LONGEST_VARIABLE:
+            raise ValueError(f"env: {name} has more than {LONGEST_VARIABLE:,} bytes: use a file")
+
+
 def _next_cores(count: int) -> list[int]:
     """Return ``count`` of the cores that this process may use; sandboxes take turns."""
     cores = sorted(os.sched_getaffinity(0))
@@ -193,6 +208,30 @@ class BubblewrapSandbox(SessionSandbox):
             SandboxError: If it did not start.
         """
         profile, system = profile or NamespaceProfile(), await checked_system()
+        for left in reversed(range(TRIES)):
+            sandbox, process = await cls._connected(profile, system)
+            assert sandbox._session is not None
+            try:
+                first = profile.request(process.uid)
+                await sandbox._session.begin(timeout=START_TIMEOUT, first=first)
+                if warm:
+                    await sandbox._session.warm()
+                return sandbox
+            except BaseException as error:
+                await see_through(sandbox.close())
+                if not (isinstance(error, SandboxError) and process.ended):
+                    raise
+                code, text = await process.wait()
+                if code is not None:
+                    raise
+                if not (process.lost and left):
+                    raise SandboxError(f"{sandbox.name} did not start: {text}") from error
+            await asyncio.sleep(ZYGOTE_ENDS)
+        raise AssertionError("the last try returns or raises")
+
+    @classmethod
+    async def _connected(cls, profile: NamespaceProfile, system: System) -> tuple[Self, Fork]:
+        """Return a sandbox that has not begun, and its first process."""
         name = f"bubblewrap-{os.getpid()}-{next(_numbers)}"
         try:
             process = await fork(system, profile.workdir)
@@ -207,15 +246,7 @@ class BubblewrapSandbox(SessionSandbox):
             return f"exit code {code}: {text}" if text else f"exit code {code}"
 
         session = Session(reader, writer, name=name, cause=cause)
-        sandbox = cls(name, session, process, writer)
-        try:
-            await session.begin(timeout=START_TIMEOUT, first=profile.request(process.uid))
-            if warm:
-                await session.warm()
-        except BaseException:
-            await see_through(sandbox.close())
-            raise
-        return sandbox
+        return cls(name, session, process, writer), process
 
     async def _outside(self) -> str | None:
         """Return what ended it if that was the zygote's end, which nothing inside can cause.

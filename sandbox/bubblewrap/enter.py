@@ -28,8 +28,8 @@ SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 CAPABILITY_VERSION, MOST_CAPABILITIES = 0x20080522, 64
 # The machine has some thousand pseudo-terminals; without a limit, one sandbox could take them all.
 TERMINALS = b"newinstance,ptmxmode=0666,mode=0620,max=64"
-# The kernel counts these for the zygote's user as well, who has 128 by default.
-INOTIFY_INSTANCES = "16"
+# The kernel counts these for the zygote's user as well, who has 128 instances by default.
+INOTIFY = {"instances": "16", "watches": "8192"}
 OOM_SCORE = "500"  # if the machine itself runs out, sandboxes go before the trainer
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -81,7 +81,8 @@ def enter(plan: dict[str, Any]) -> int:
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{plan['user']} {uid} 1")
     _write("/proc/self/gid_map", f"{plan['user']} {uid} 1")
-    _write("/proc/sys/user/max_inotify_instances", INOTIFY_INSTANCES)
+    for name, most in INOTIFY.items():
+        _write(f"/proc/sys/user/max_inotify_{name}", most)
     _start_loopback()
     for path, options in plan["folders"].items():
         _mount("tmpfs", path, MS_NOSUID | MS_NODEV, options.encode())

@@ -42,6 +42,7 @@ OF_ITSELF = {
 }
 SHARED_WITHOUT_FILE = 0x21  # MAP_SHARED and MAP_ANONYMOUS
 SOL_SOCKET, SO_SNDBUF, SO_RCVBUF = 1, 7, 8
+F_SETLEASE, F_NOTIFY = 1024, 1026
 
 
 class _Comparison(ctypes.Structure):  # struct scmp_arg_cmp
@@ -83,6 +84,10 @@ def program_filter() -> bytes:
         for index in indices:
             other = {"index": index, "op": "SCMP_CMP_NE", "value": 0}
             rules.append({"names": [name], "action": "SCMP_ACT_ERRNO", "args": [other]})
+    # A lease lets whoever owns a file keep others from opening it for a minute.
+    for operation in (F_SETLEASE, F_NOTIFY):
+        equal = {"index": 1, "op": "SCMP_CMP_EQ", "value": operation}
+        rules.append({"names": ["fcntl", "fcntl64"], "action": "SCMP_ACT_ERRNO", "args": [equal]})
     for option in (SO_SNDBUF, SO_RCVBUF):
         arguments = [
             {"index": 1, "op": "SCMP_CMP_EQ", "value": SOL_SOCKET},

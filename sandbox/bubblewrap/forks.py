@@ -56,6 +56,9 @@ class End(NamedTuple):
     text: str
 
 
+LOST = End(None, "the process that started it has ended, or can open no more files")
+
+
 class Messages:
     """A file in memory for the beginning of what a process says on stderr."""
 
@@ -71,6 +74,8 @@ class Messages:
 
     def close(self) -> str:
         """Return the text; it cannot be read again."""
+        if self._file.closed:
+            return ""
         data = os.pread(self.fileno(), MESSAGES_SIZE, 0).rstrip(b"\0")
         self._file.close()
         return data.decode("utf-8", "replace").strip()
@@ -89,15 +94,14 @@ class Fork:
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[End] = loop.create_future()
-        self._messages = Messages()
-        try:
-            self.connection, self._its_connection = socket.socketpair()
+        with contextlib.ExitStack() as opened:
+            self._messages = Messages()
+            opened.callback(self._messages.close)
+            self.connection, self._its_connection = map(opened.enter_context, socket.socketpair())
             self._status, self._its_status = socket.socketpair(
                 socket.AF_UNIX, socket.SOCK_SEQPACKET
             )
-        except OSError:
-            self._messages.close()
-            raise
+            opened.pop_all()
         self._status.setblocking(False)
         loop.add_reader(self._status, self._read)
 
@@ -105,6 +109,11 @@ class Fork:
     def ended(self) -> bool:
         """Whether its end has been reported."""
         return self._ended.done()
+
+    @property
+    def lost(self) -> bool:
+        """Whether its zygote ended, or took it to be no request, without a word."""
+        return self.ended and self._ended.result() == LOST
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the zygote needs."""
@@ -117,6 +126,8 @@ class Fork:
 
     def discard(self) -> None:
         """Close what only this process needs; if it has been started meanwhile, it ends."""
+        self.begun()
+        self._messages.close()
         asyncio.get_running_loop().remove_reader(self._status)
         self._status.close()
         self.connection.close()
@@ -145,7 +156,7 @@ class Fork:
             self._ended.set_result(End(code if code >= 0 else 128 - code, text))
         else:
             text = data.removeprefix(b"E ").decode() or text
-            self._ended.set_result(End(None, text or "the process that started it has ended"))
+            self._ended.set_result(End(None, text) if text else LOST)
 
 
 class Zygote:
@@ -163,6 +174,7 @@ class Zygote:
         others = range(ID + 1, ID + UIDS) if os.geteuid() == 0 else [ID]
         self._uids = itertools.cycle(others)
         self._forks: weakref.WeakSet[Fork] = weakref.WeakSet()  # one that is forgotten ends
+        self._spared = False  # one that was just started is used presently
         self._socket, its_socket = socket.socketpair()
         messages = Messages()
         try:
@@ -185,11 +197,13 @@ class Zygote:
         fork.uid = next(self._uids)
         fork.begun()
         self._forks.add(fork)
+        self._spared = True
         return True
 
     def idle(self) -> bool:
-        """Return whether it has no sandbox."""
-        return all(fork.ended for fork in self._forks)
+        """Return whether it has no sandbox; False at first if it has had none yet."""
+        spared, self._spared = self._spared, True
+        return spared and all(fork.ended for fork in self._forks)
 
     def end(self) -> None:
         """End it, with every sandbox of it."""
@@ -228,6 +242,7 @@ class Zygote:
                 extra_groups=None if first is None else [],
             )
             its_own.close()
+            its_socket.close()  # or its end could not be seen
             try:
                 _map_ids(json.load(info_file)["child-pid"], first)
                 block_file.write(b"x")
@@ -316,29 +331,33 @@ class _Zygotes:
         self._all: dict[tuple[System, str], Zygote] = {}
         self._lock, self._starting = threading.Lock(), threading.Lock()
 
-    def try_fork(self, system: System, workdir: str, fork: Fork) -> bool:
-        """Start a sandbox if there is a zygote for it."""
+    def ready(self, system: System, workdir: str) -> bool:
+        """Return whether there is a zygote."""
+        with self._lock:
+            return (system, workdir) in self._all
+
+    def fork(self, system: System, workdir: str, fork: Fork) -> bool:
+        """Start a sandbox if there is a zygote for it that has not ended."""
         with self._lock:
             zygote = self._all.get((system, workdir))
-            return zygote is not None and zygote.fork(fork)
+            if zygote is None or zygote.fork(fork):
+                return zygote is not None
+            self._all.pop((system, workdir)).end()
+            return False
 
-    def fork(self, system: System, workdir: str, fork: Fork) -> None:
-        """Start a sandbox, and a zygote if need be, in whose place others without sandboxes end.
+    def start(self, system: System, workdir: str) -> None:
+        """Start a zygote if there is none, in whose place others without sandboxes end.
 
         Raises:
-            SandboxError: If no zygote can be started.
+            SandboxError: If it does not start.
         """
         with self._starting:
-            if self.try_fork(system, workdir, fork):
+            if self.ready(system, workdir):
                 return
             zygote = Zygote(system, workdir)
-            if not zygote.fork(fork):
-                raise SandboxError("bubblewrap has ended")
             with self._lock:
                 for key in [key for key, other in self._all.items() if other.idle()]:
                     self._all.pop(key).end()
-                if (ended := self._all.pop((system, workdir), None)) is not None:
-                    ended.end()
                 self._all[system, workdir] = zygote
 
 
@@ -357,11 +376,14 @@ async def fork(system: System, workdir: str) -> Fork:
         OSError: If no further file can be opened.
         SandboxError: If bubblewrap does not start.
     """
-    fork = Fork()
-    try:
-        if not _zygotes.try_fork(system, workdir, fork):
-            await asyncio.to_thread(_zygotes.fork, system, workdir, fork)
-    except BaseException:
+    while True:
+        if not _zygotes.ready(system, workdir):  # before its sandboxes take open files, too
+            await asyncio.to_thread(_zygotes.start, system, workdir)
+        fork = Fork()
+        try:
+            if _zygotes.fork(system, workdir, fork):
+                return fork
+        except BaseException:
+            fork.discard()
+            raise
         fork.discard()
-        raise
-    return fork

@@ -127,7 +127,7 @@ def find_system() -> System:
         error = trial(system)
         if not error:
             return system
-    if "ermission" in error or "not permitted" in error or "user namespace" in error:
+    if "ermission" in error or "not permitted" in error or "namespace" in error:
         raise ConfigError(f"{FORBIDDEN} ({error})")
     raise ConfigError(f"no Python 3.9 or newer with its whole library runs in bubblewrap: {error}")
 
@@ -214,6 +214,14 @@ async def checked_system() -> System:
         ConfigError: If none can be made here; says how to change that.
     """
     return await asyncio.to_thread(_find_once)
+
+
+def _forget_finding() -> None:
+    global _finding
+    _finding = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_finding)  # another thread may have had it
 
 
 def _find_once() -> System:

@@ -22,6 +22,7 @@ import ctypes
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -165,6 +166,9 @@ def supervise(connection: int, messages: int, defaults: dict[str, Any]) -> NoRet
 def main(arguments: list[str]) -> int:
     """Fork sandboxes until stdin ends."""
     zygote = Zygote()
+    # What it holds grows with the sandboxes, each of which has a limit of its own.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # A fork copies what the collector touches.
     gc.collect()
     gc.freeze()

@@ -18,6 +18,7 @@ import pytest
 from tests.sandbox.local_box import mark, running
 from tests.waiting import until, wait_until
 from vf.runtime.errors import SandboxError
+from vf.sandbox.bubblewrap import forks
 from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox, NamespaceProfile
 from vf.sandbox.contract import Limits
 
@@ -49,6 +50,11 @@ def zygotes() -> list[int]:
                 if Path(f"/proc/{pid}/comm").read_text() == "bwrap\n":
                     pids.append(int(pid))
     return pids
+
+
+def child_of(pid: int) -> int:
+    """Return the pid of a process's first child."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 async def first_process(box: BubblewrapSandbox) -> int:
@@ -117,6 +123,7 @@ for call in (
     lambda: libc.mount(b"proc", b"/tmp", b"proc", 0, None), lambda: libc.unshare(0x10000000),
     lambda: libc.mount(None, b"/", None, 32 | 4096, None), lambda: libc.setns(0, 0),
     lambda: libc.ptrace(16, 1, 0, 0),
+    lambda: libc.fcntl(os.open("/etc/passwd", 0), 1024, 0),  # a lease keeps others from opening it
 ):
     assert refused(call()), call
 for path in ("/proc/1/ns/pid", "/proc/1/root", "/proc/1/mem", "/proc/1/environ", "/proc/1/fd"):
@@ -175,8 +182,12 @@ def test_what_one_sandbox_uses_up_is_left_to_others() -> None:
     code = (
         "import ctypes, socket, subprocess, sys\n"
         "libc, held = ctypes.CDLL(None), 0\n"
+        "watch, watches = libc.inotify_init(), 0\n"
+        "for number in range(9000):\n"
+        "    path = f'/tmp/{number}'; open(path, 'w').close()\n"
+        "    watches += libc.inotify_add_watch(watch, path.encode(), 2) >= 0\n"
         "while libc.inotify_init() >= 0: held += 1\n"
-        "print(held)\n"
+        "print(held + 1, watches)\n"
         "ours, theirs = socket.socketpair()\n"
         "try:\n"
         "    while sys.argv[1] == 'root': socket.send_fds(ours, [b'x'], [0] * 100)\n"
@@ -198,7 +209,7 @@ def test_what_one_sandbox_uses_up_is_left_to_others() -> None:
                 text += piece.data.decode() if isinstance(piece.data, bytes) else piece.data
                 if "full" in text:
                     break
-            assert text.split() == ["16", "full"]
+            assert text.split() == ["16", "8192", "full"]
             async with await BubblewrapSandbox.create(small) as box:
                 watch = "import ctypes; print(ctypes.CDLL(None).inotify_init() >= 0)"
                 assert (await box.exec(["python3", "-c", watch])).stdout == "True\n"
@@ -220,6 +231,51 @@ def test_a_zygote_that_was_killed_is_started_again() -> None:
             assert before not in zygotes()
 
     beside(body)
+
+
+def test_a_zygote_whose_bubblewrap_has_not_noticed_its_end_is_started_again() -> None:
+    async def body(one: BubblewrapSandbox, _: BubblewrapSandbox) -> None:
+        os.kill(child_of(zygotes()[0]), signal.SIGKILL)
+        async with await BubblewrapSandbox.create() as box:
+            assert (await box.exec("echo on")).stdout == "on\n"
+
+    beside(body)
+
+
+def test_a_zygote_that_ends_before_it_serves_is_an_error_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forks, "boot", lambda modules: bytes(4))
+    with pytest.raises(SandboxError, match=r"bubblewrap did not start: Traceback(?s:.*)EOFError"):
+        asyncio.run(BubblewrapSandbox.create(NamespaceProfile(workdir="/ends")))
+
+
+LOW = """
+import asyncio, resource
+from vf.sandbox.bubblewrap.bubblewrap_sandbox import BubblewrapSandbox
+
+async def main():
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (90, most))
+    many = [BubblewrapSandbox.create() for _ in range(40)]
+    made = await asyncio.gather(*many, return_exceptions=True)
+    boxes = [box for box in made if isinstance(box, BubblewrapSandbox)]
+    assert 10 < len(boxes) < 40, made
+    for box in boxes:
+        await box.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    boxes = await asyncio.gather(*(BubblewrapSandbox.create() for _ in range(40)))
+    for box in boxes:
+        assert (await box.exec("true")).ok
+        await box.close()
+
+asyncio.run(main())
+"""
+
+
+def test_few_open_files_are_enough_for_some_and_more_later() -> None:
+    done = subprocess.run([sys.executable, "-c", LOW], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_supervisor_that_hangs_is_killed() -> None:
