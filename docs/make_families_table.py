@@ -32,7 +32,7 @@ LONGEST = 160
 FIGURES = ("log-probability", "memory")
 COLUMNS = (
     *("family", "kind", "embedded engine", "rows", "shared prefix"),
-    *("LoRA adapts", "experts", "LoRA through vLLM", *FIGURES),
+    *("LoRA adapts", "experts", "LoRA through vLLM", "images", *FIGURES),
 )
 
 
@@ -58,7 +58,12 @@ def examine(family: Any) -> Row:
     """Load a family's model as a run does, and train it for a step, whole and with an adapter."""
     from vf.runtime.errors import VfError
 
-    cells = {"family": family.name, "kind": family.kind}
+    from vf.inference.rendering.vision import FAMILIES, SERVED
+
+    kind = family.config().model_type
+    readers = [name for name, kinds in (("embedded", FAMILIES), ("vLLM", SERVED)) if kind in kinds]
+    images = ", ".join(readers) or "–"
+    cells = {"family": family.name, "kind": family.kind, "images": images}
     faults: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         family.model().save_pretrained(folder)
@@ -231,13 +236,15 @@ verdict has changed, or if a figure is out of bounds.
 - **LoRA through vLLM**: what vLLM applies of it, experts included. `test_adapter_loading.py` in
   `tests/inference/vllm` loads adapters into vLLM's own models and compares what they change, weight
   by weight.
+- **images**: which engines show them to it, in training, too. [Images](images.md#local-models) has the
+  families that are trained with images alone, and so are not below.
 - **log-probability**: the largest difference, in nats, between the trainer's log-probabilities and
   those of transformers' own code (`eager`), one row at a time. At most {nats:g}.
 - **memory**: the plan's prediction for training all weights, divided by the peak bytes of live
   tensors, on rollouts that share nothing. Within {memory:.0%}.
 
-A composite contains more than a text model. It is trained on text only; if the rest is loaded at
-all, it does not change.
+A composite contains more than a text model. Here it is trained on text only; if the rest is loaded
+at all, it does not change.
 
 """
 
