@@ -56,9 +56,8 @@ class Row:
 
 def examine(family: Any) -> Row:
     """Load a family's model as a run does, and train it for a step, whole and with an adapter."""
-    from vf.runtime.errors import VfError
-
     from vf.inference.rendering.vision import FAMILIES, SERVED
+    from vf.runtime.errors import VfError
 
     kind = family.config().model_type
     readers = [name for name, kinds in (("embedded", FAMILIES), ("vLLM", SERVED)) if kind in kinds]
@@ -236,8 +235,8 @@ verdict has changed, or if a figure is out of bounds.
 - **LoRA through vLLM**: what vLLM applies of it, experts included. `test_adapter_loading.py` in
   `tests/inference/vllm` loads adapters into vLLM's own models and compares what they change, weight
   by weight.
-- **images**: which engines show them to it, in training, too. [Images](images.md#local-models) has the
-  families that are trained with images alone, and so are not below.
+- **images**: which engines show them to it, in training, too. [Images](images.md#local-models) has
+  the families that are trained with images alone, and so are not below.
 - **log-probability**: the largest difference, in nats, between the trainer's log-probabilities and
   those of transformers' own code (`eager`), one row at a time. At most {nats:g}.
 - **memory**: the plan's prediction for training all weights, divided by the peak bytes of live

@@ -244,6 +244,7 @@ def _renderer(config: SftConfig, checkpoint: Checkpoint) -> Renderer:
     """Load the model's renderer, and check that the model's context is long enough."""
     from vf.inference.model_files import resolve_model
     from vf.inference.rendering.renderer import Renderer
+    from vf.inference.rendering.vision import Vision
 
     context, length = checkpoint.context(), config.args.max_seq_len
     if context is not None and length > context:
@@ -253,7 +254,11 @@ def _renderer(config: SftConfig, checkpoint: Checkpoint) -> Renderer:
         )
     data = config.data
     return Renderer.from_pretrained(
-        resolve_model(config.model), data.template_args, data.chat_template, data.tool_style
+        resolve_model(config.model),
+        data.template_args,
+        data.chat_template,
+        data.tool_style,
+        Vision.from_pretrained(config.model) if config.args.images else None,
     )
 
 

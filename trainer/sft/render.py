@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from vf.inference.model import Conversation
-from vf.inference.rendering.next_prompt import Unrenderable, next_prompt
+from vf.inference.rendering.next_prompt import Unrenderable, new_images, next_prompt
 from vf.inference.rendering.renderer import BridgeError, Renderer
 from vf.inference.rendering.template_probe import HIDES_TOOLS, shows_tools
 from vf.runtime.errors import ConfigError, ModelError
@@ -102,6 +102,7 @@ def _answer(
         raise Unrenderable("an answer has nothing before it to answer")
     try:
         branch, context, fork = next_prompt(renderer, conversation)
+        images = new_images(renderer, conversation, branch, context)
     except (ConfigError, ModelError) as error:
         raise Unrenderable(str(error)) from error
     prompt_ids = branch.token_ids + context
@@ -111,7 +112,7 @@ def _answer(
     if not branch.token_ids:
         conversation.branches.append(branch)
     turn = conversation.turn
-    branch.add_context(context, turn)
+    branch.add_context(context, turn, images)
     if learn:
         branch.add_sampled(ids, [0.0] * len(ids), [NOT_SAMPLED] * len(ids), turn)
     else:

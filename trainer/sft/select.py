@@ -13,6 +13,7 @@ from pathlib import Path
 from vf.inference.rendering.next_prompt import Unrenderable
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
+from vf.traces.images import Image
 from vf.traces.trace import Branch, Trace
 from vf.traces.view.sources import Source, Unreadable, find_sources, read
 from vf.trainer.sft.render import render, same_tokenizer
@@ -30,12 +31,14 @@ class Sequenced:
         labels: The ids again where the model answered, and -100 where it did not.
         task: Which task it is of; unique over environments.
         reward: The trace's; None where nobody scored it.
+        images: The images among the tokens, with their places.
     """
 
     input_ids: array[int]
     labels: array[int]
     task: str
     reward: float | None
+    images: Sequence[Image] = ()
 
     @property
     def learned(self) -> int:
@@ -216,6 +219,11 @@ def _encoded(
     """Yield the traces as sequences that fit."""
     args, dropped = config.args, selection.dropped
     for trace, task in traces:
+        if not args.images and next(trace.images, None) is not None:
+            raise ConfigError(
+                f"the trace of task {trace.task.id!r} has images: set trainer.args.images = true "
+                "for a model that sees, or leave its file out of data.traces"
+            )
         why = _why_render(trace, config.data.tokens, renderer)
         if why is not None and config.data.tokens == "recorded":
             dropped[f"{why} (tokens = 'recorded')"] += 1
@@ -244,7 +252,7 @@ def _why_render(trace: Trace, tokens: str, renderer: Renderer) -> str | None:
 def _sequence(branch: Branch, task: str, reward: float | None) -> Sequenced:
     masked = zip(branch.token_ids, branch.loss_mask, strict=True)
     labels = array("i", (token if mask else IGNORED for token, mask in masked))
-    return Sequenced(array("i", branch.token_ids), labels, task, reward)
+    return Sequenced(array("i", branch.token_ids), labels, task, reward, branch.images)
 
 
 def _fit(
@@ -310,7 +318,11 @@ def _held_out(tasks: Iterable[str], share: float, seed: int) -> set[str]:
 
 def _fingerprint(trace: Trace) -> bytes:
     parts = [
-        (m.role, m.content, m.reasoning, [(call.name, call.arguments) for call in m.tool_calls])
+        (
+            *(m.role, m.content, m.reasoning),
+            [(call.name, call.arguments) for call in m.tool_calls],
+            [(image.name, image.at) for image in m.images],
+        )
         for conversation in trace.conversations
         for m in conversation.messages
     ]

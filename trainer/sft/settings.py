@@ -69,6 +69,9 @@ class SftArgs(SharedArgs):
     kept in bfloat16."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
+    images: bool = False
+    """Load what sees, and train on conversations with images; it stays as it was loaded. Each
+    sequence is then a forward pass of its own."""
     lora_target_modules: list[str] | None = None
     """Names of the adapted modules; by default all linear layers except the head, in the text
     part of the model, its experts too, and never its routers."""
@@ -84,7 +87,7 @@ class SftArgs(SharedArgs):
     @property
     def rows(self) -> int:
         """Sequences in one forward pass."""
-        return self.micro_batch_size or self.batch_size
+        return 1 if self.images else self.micro_batch_size or self.batch_size
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -93,6 +96,14 @@ class SftArgs(SharedArgs):
         self.check_lora({name for name in changed if name.startswith("lora_")})
         if self.max_steps is not None and "num_epochs" in changed:
             raise ValueError("max_steps and num_epochs both say how long to train; remove one")
+        if self.images:
+            wrong = [
+                (self.micro_batch_size not in (None, 1), "micro_batch_size must be 1"),
+                (self.load_in_4bit, "load_in_4bit must be false"),
+                (self.long_sequences == "truncate", 'long_sequences must not be "truncate"'),
+            ]
+            if problems := [problem for holds, problem in wrong if holds]:
+                raise ValueError(f"images = true, but {'; '.join(problems)}")
         if self.batch_size % self.rows:
             raise ValueError(
                 f"micro_batch_size = {self.rows} does not divide batch_size = {self.batch_size}"

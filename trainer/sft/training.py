@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PrinterCallback, TrainerCallback
 from trl import SFTConfig as TrlConfig
-from trl import SFTTrainer as TrlTrainer
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
+from vf.inference.embedded.sight import Sight
 from vf.inference.model_files import find_model, load_module, save_module
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.rendering.vision import Vision
 from vf.runtime.errors import ConfigError, TrainingError
+from vf.trainer.learning.model.building import freeze_rest
 from vf.trainer.learning.model.lora_targets import lora_config, lora_targets
 from vf.trainer.learning.model.quantized import (
     EIGHT_BITS,
@@ -38,6 +39,7 @@ from vf.trainer.saving.save_timer import SaveTimer
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.sft.dataset import load_dataset
 from vf.trainer.sft.settings import SftArgs, SftConfig
+from vf.trainer.sft.trl_trainer import Collator, SftTrainer
 from vf.trainer.watching.trackers import Tracker, open_trackers
 
 COMPLETE = "complete"  # a file in a checkpoint that was written completely
@@ -78,16 +80,6 @@ class Warmed:
     eval_before: float | None
     eval_after: float | None
     model: Path
-
-
-class SftTrainer(TrlTrainer):  # type: ignore[misc]
-    """TRL's trainer, which tells nobody of the run."""
-
-    def _send_telemetry(self) -> None:
-        """Send nothing: TRL would tell its makers of the model, the data and the machine."""
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none beside the checkpoints: config.toml says what was done."""
 
 
 class _Recorder(TrainerCallback):  # type: ignore[misc]
@@ -138,19 +130,30 @@ def load_trainable(config: SftConfig) -> Any:
         options["quantization_config"] = four_bits(dtype)
         # Where it will be trained: transformers' trainer does not move it.
         options["device_map"] = {"": 0 if torch.cuda.is_available() else "cpu"}
-    model = load_module(config.model, dtype, **options)
+    model = load_module(config.model, dtype, sees=args.images, **options)
     if args.load_in_4bit:
         keep_packing(model)
     return model
 
 
-def build_trainer(config: SftConfig, model: Any, folder: RunFolder, tokenizer: Any) -> SftTrainer:
+def build_trainer(
+    config: SftConfig, model: Any, folder: RunFolder, tokenizer: Any, vision: Vision | None = None
+) -> SftTrainer:
     """Return TRL's trainer on the sequences in the run's folder.
+
+    Args:
+        config: The settings.
+        model: The model that learns.
+        folder: The run's folder.
+        tokenizer: The model's tokenizer.
+        vision: The model's processor of images; None where there are none.
 
     Raises:
         ConfigError: If the sequences cannot be read, or there is no such layer to adapt.
     """
     args, held_out = config.args, held_out_file(folder)
+    if vision is not None and not args.use_lora:
+        freeze_rest(model)
     if args.optim == "adamw_8bit":
         bitsandbytes(EIGHT_BITS)
     torch.manual_seed(args.seed)  # of the adapter
@@ -161,13 +164,15 @@ def build_trainer(config: SftConfig, model: Any, folder: RunFolder, tokenizer: A
             train_dataset=load_dataset(train_file(folder)),
             eval_dataset=load_dataset(held_out) if held_out.exists() else None,
             # A collator and a tokenizer of its own: TRL sets a padding token where there is none.
-            data_collator=DataCollatorForLanguageModeling(pad_token_id=_padding(tokenizer)),
+            data_collator=Collator(pad_token_id=_padding(tokenizer)),
             processing_class=copy.deepcopy(tokenizer),
             peft_config=_lora(model, args) if args.use_lora else None,
         )
     except ValueError as error:
         raise ConfigError(f"TRL's SFTTrainer refuses this run: {error}") from error
     trainer.remove_callback(PrinterCallback)
+    if vision is not None:
+        trainer.sight = Sight(model, vision)
     return trainer
 
 
@@ -197,7 +202,7 @@ def warm_start(
     original = _own_settings(model)
     # The trainer would not write a checkpoint with flags that contradict each other.
     generation, model.generation_config = model.generation_config, GenerationConfig()
-    trainer = build_trainer(config, model, folder, renderer.tokenizer)
+    trainer = build_trainer(config, model, folder, renderer.tokenizer, renderer.vision)
     last = latest_checkpoint(folder)
     done = 0 if last is None else _step_of(last)
     steps = total_steps(config.args, len(trainer.train_dataset))
@@ -298,6 +303,7 @@ def _trl_config(args: SftArgs, folder: RunFolder, *, held_out: bool) -> TrlConfi
             report_to="none",
             disable_tqdm=True,
             use_cpu=not torch.accelerator.is_available(),
+            remove_unused_columns=not args.images,
             dataloader_pin_memory=torch.cuda.is_available(),
             # The sequences are encoded, masked and cut already: TRL is not to touch them.
             max_length=None,

@@ -54,7 +54,7 @@ def build_model(
         exact_ends(model)
     if not args.use_lora:
         if not args.train_vision:
-            _freeze_rest(model)
+            freeze_rest(model)
     else:
         model = with_lora(model, args)
         if not sharded:
@@ -114,7 +114,7 @@ def check_moments(kept: Collection[str], args: TrainerArgs) -> None:
         )
 
 
-def _freeze_rest(model: Any) -> None:
+def freeze_rest(model: Any) -> None:
     """Train the text part of a composite alone, not what sees."""
     trained = {*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()}
     for parameter in model.parameters():
