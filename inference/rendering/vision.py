@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from vf.inference.model import ContextFull
@@ -113,7 +114,7 @@ class Vision:
         Raises:
             ConfigError: If the image's file is missing or damaged, or the processor refuses it.
         """
-        return self._pixels.get(image.sha256, lambda: self._process(image))
+        return self._pixels.get(image.sha256, partial(self._process, image))
 
     def test_prompt(self) -> tuple[list[int], list[Image]]:
         """Return the tokens of a test picture, and it with its place in them."""
@@ -153,7 +154,7 @@ class Vision:
         parts = [
             {
                 "type": "image_url",
-                "url": self._urls.get(image.sha256, lambda image=image: self._url(image)),  # type: ignore[misc]
+                "url": self._urls.get(image.sha256, partial(self._url, image)),
                 "uuid": image.sha256,
             }
             for image in images

@@ -208,7 +208,8 @@ class BubblewrapSandbox(SessionSandbox):
             SandboxError: If it did not start.
         """
         profile, system = profile or NamespaceProfile(), await checked_system()
-        for left in reversed(range(TRIES)):
+        left = TRIES
+        while True:
             sandbox, process = await cls._connected(profile, system)
             assert sandbox._session is not None
             try:
@@ -224,10 +225,10 @@ class BubblewrapSandbox(SessionSandbox):
                 code, text = await process.wait()
                 if code is not None:
                     raise
+                left -= 1
                 if not (process.lost and left):
                     raise SandboxError(f"{sandbox.name} did not start: {text}") from error
             await asyncio.sleep(ZYGOTE_ENDS)
-        raise AssertionError("the last try returns or raises")
 
     @classmethod
     async def _connected(cls, profile: NamespaceProfile, system: System) -> tuple[Self, Fork]:

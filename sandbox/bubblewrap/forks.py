@@ -125,7 +125,7 @@ class Fork:
         self._its_status.close()
 
     def discard(self) -> None:
-        """Close what only this process needs; if it has been started meanwhile, it ends."""
+        """Close everything; if it has been started meanwhile, it ends."""
         self.begun()
         self._messages.close()
         asyncio.get_running_loop().remove_reader(self._status)
@@ -362,7 +362,14 @@ class _Zygotes:
 
 
 _zygotes = _Zygotes()
-os.register_at_fork(after_in_child=_zygotes.__init__)  # type: ignore[misc]
+
+
+def _forget_zygotes() -> None:
+    global _zygotes
+    _zygotes = _Zygotes()
+
+
+os.register_at_fork(after_in_child=_forget_zygotes)
 
 
 async def fork(system: System, workdir: str) -> Fork:

@@ -153,19 +153,23 @@ def _qwen_ids(id_of: Callable[[str], int]) -> dict[str, int]:
     }
 
 
+def _qwen_tower(depth: int, width: int, **more: Any) -> dict[str, Any]:
+    """Return the settings of what sees."""
+    return {
+        "depth": depth,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 4,
+        "out_hidden_size": 4 * width,
+        "patch_size": 8,
+        **more,
+    }
+
+
 def _qwen25(id_of: Callable[[str], int], size: int, width: int) -> Any:
     return transformers.Qwen2_5_VLConfig(
         text_config={**_text(size, width), "rope_parameters": _rope(width)},
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_heads": 4,
-            "out_hidden_size": 4 * width,
-            "patch_size": 8,
-            "window_size": 32,
-            "fullatt_block_indexes": [1],
-        },
+        vision_config=_qwen_tower(2, width, window_size=32, fullatt_block_indexes=[1]),
         **_qwen_ids(id_of),
     )
 
@@ -177,16 +181,9 @@ def _qwen3(id_of: Callable[[str], int], size: int, width: int) -> Any:
             "head_dim": width,
             "rope_parameters": _rope(width, mrope_interleaved=True),
         },
-        vision_config={
-            "depth": 3,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_heads": 4,
-            "out_hidden_size": 4 * width,
-            "patch_size": 8,
-            "num_position_embeddings": 64,
-            "deepstack_visual_indexes": [0, 1],
-        },
+        vision_config=_qwen_tower(
+            3, width, num_position_embeddings=64, deepstack_visual_indexes=[0, 1]
+        ),
         **_qwen_ids(id_of),
     )
 
@@ -203,15 +200,7 @@ def _qwen35(id_of: Callable[[str], int], size: int, width: int) -> Any:
             "linear_num_key_heads": 2,
             "linear_num_value_heads": 4,
         },
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_heads": 4,
-            "out_hidden_size": 4 * width,
-            "patch_size": 8,
-            "num_position_embeddings": 64,
-        },
+        vision_config=_qwen_tower(2, width, num_position_embeddings=64),
         **_qwen_ids(id_of),
     )
 

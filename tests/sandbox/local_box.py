@@ -50,3 +50,16 @@ def mark(number: int) -> str:
     Other test processes run the same tests meanwhile. No mark is part of another.
     """
     return f"{number}{os.getpid():07d}.5"
+
+
+def child_of(pid: int) -> int:
+    """Return the pid of a process's first child."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def numbers_of(pid: int) -> list[str]:
+    """Return a process's pids, from this machine's PID namespace to its own."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a command that has ended
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
+    return []

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.sandbox.local_box import mark, running
+from tests.sandbox.local_box import child_of, mark, numbers_of, running
 from tests.waiting import until, wait_until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.bubblewrap import forks
@@ -52,15 +53,10 @@ def zygotes() -> list[int]:
     return pids
 
 
-def child_of(pid: int) -> int:
-    """Return the pid of a process's first child."""
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-
-
 async def first_process(box: BubblewrapSandbox) -> int:
     """Return the pid of a sandbox's PID 1 on this machine."""
     space = (await box.exec(["readlink", "/proc/self/ns/pid"])).stdout.strip()
-    return next(pid for pid in processes_of(space) if numbers_of(pid)[-1] == "1")
+    return next(pid for pid in processes_of(space) if numbers_of(pid)[-1:] == ["1"])
 
 
 def processes_of(space: str) -> list[int]:
@@ -73,10 +69,13 @@ def processes_of(space: str) -> list[int]:
     return pids
 
 
-def numbers_of(pid: int) -> list[str]:
-    """Return a process's pids, from this machine's PID namespace to its own."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
+def few_sockets(process: Path) -> set[str]:
+    """Return a process's sockets if they are 2 to 6, and none is closed meanwhile; else none."""
+    with contextlib.suppress(FileNotFoundError):
+        files = {os.readlink(file) for file in (process / "fd").iterdir()}
+        if 2 <= len(sockets := {name for name in files if name.startswith("socket:")}) <= 6:
+            return sockets
+    return set()
 
 
 def test_two_sandboxes_see_nothing_of_each_other() -> None:
@@ -148,9 +147,8 @@ def test_nothing_inside_reaches_the_zygote() -> None:
 
 def test_code_is_an_ordinary_user_who_can_read_etc() -> None:
     async def body(box: BubblewrapSandbox, _: BubblewrapSandbox) -> None:
-        assert (
-            await box.exec("id -un; grep -c . /etc/hosts; umask")
-        ).stdout == "sandbox\n2\n0022\n"
+        said = (await box.exec("id -un; grep -c . /etc/hosts; umask")).stdout
+        assert said == "sandbox\n2\n0022\n"
         status = (await box.exec(["cat", "/proc/self/status"])).stdout
         fields = dict(line.split(":\t", 1) for line in status.splitlines())
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
@@ -165,13 +163,9 @@ def test_code_is_an_ordinary_user_who_can_read_etc() -> None:
 def test_descriptors_and_users_are_a_sandboxs_own() -> None:
     async def body(one: BubblewrapSandbox, two: BubblewrapSandbox) -> None:
         first = [Path(f"/proc/{await first_process(box)}") for box in (one, two)]
-        sockets = []
-        for folder in first:
-            files = {os.readlink(file) for file in (folder / "fd").iterdir()}
-            sockets.append({name for name in files if name.startswith("socket:")})
-        assert not sockets[0] & sockets[1]
         # Its connection, and the kernel's diagnosis of sockets; two for each keeper that is ready.
-        assert all(2 <= len(names) <= 6 for names in sockets)
+        sockets = [await until(partial(few_sockets, folder)) for folder in first]
+        assert not sockets[0] & sockets[1]
         users = [(folder / "uid_map").read_text().split()[1] for folder in first]
         assert len({*users, str(os.getuid())}) == 3
 

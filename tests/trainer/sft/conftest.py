@@ -35,6 +35,14 @@ def play(tasks: Sequence[vf.Task], environment: vf.Environment) -> list[Trace]:
     return asyncio.run(every())
 
 
+def written(traces: Sequence[Trace], path: Path) -> Path:
+    """Write traces to a file; return it."""
+    with vf.TraceStore(path) as store:
+        for trace in traces:
+            store.append(trace)
+    return path
+
+
 @pytest.fixture(scope="session")
 def renderer() -> Renderer:
     """The shipped model's."""
@@ -51,11 +59,7 @@ def solved() -> list[Trace]:
 @pytest.fixture
 def traces(solved: list[Trace], tmp_path: Path) -> Path:
     """A file of solved tasks."""
-    path = tmp_path / "solved.jsonl"
-    with vf.TraceStore(path) as store:
-        for trace in solved:
-            store.append(trace)
-    return path
+    return written(solved, tmp_path / "solved.jsonl")
 
 
 @pytest.fixture(scope="session")

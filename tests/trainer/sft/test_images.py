@@ -14,7 +14,7 @@ import vf
 from tests.inference.test_engine_images import uncached
 from tests.inference.vision_models import save_family
 from tests.late import Late
-from tests.trainer.sft.conftest import play
+from tests.trainer.sft.conftest import play, written
 from tests.trainer.sft.test_training import prepare
 from vf.inference.model_files import Checkpoint
 from vf.inference.models.local_model import load_renderer
@@ -38,11 +38,7 @@ def looked() -> list[Trace]:
 
 @pytest.fixture
 def seen(looked: list[Trace], tmp_path: Path) -> Path:
-    path = tmp_path / "looked.jsonl"
-    with vf.TraceStore(path) as store:
-        for trace in looked:
-            store.append(trace)
-    return path
+    return written(looked, tmp_path / "looked.jsonl")
 
 
 def config(model: Path, traces: Path, **args: Any) -> SftConfig:
@@ -106,13 +102,10 @@ def test_traces_with_images_are_refused_without_the_setting(seen: Path, renderer
 
 def test_the_same_words_about_other_images_are_kept(looked: list[Trace], tmp_path: Path) -> None:
     save_family("qwen3_vl", tmp_path / "model")
-    path = tmp_path / "alike.jsonl"
-    one, other = looked[0], copy.deepcopy(looked[0])
+    other = copy.deepcopy(looked[0])
     for message, shown in zip(other.messages, looked[1].messages, strict=True):
         message.images = shown.images
-    with vf.TraceStore(path) as store:
-        store.append(one)
-        store.append(other)
+    path = written([looked[0], other], tmp_path / "alike.jsonl")
     assert len(select(config(tmp_path / "model", path), render(tmp_path / "model")).train) == 2
 
 
